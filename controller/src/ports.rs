@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tessera_frames::cluster::{FromSession, LogReply, LogRequest, SessionRequest, ToSession};
 use tessera_model::spec::JobSpec;
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, Millis, NodeId, NodeName};
+use tessera_placement::TaskLoad;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use tessera_control::answers::{
@@ -87,10 +88,10 @@ pub enum ToPlacer {
         /// Which of its newest predictions were accurate, the oldest first.
         accurate: Vec<bool>,
     },
-    /// Record how busy tasks are, by key, in thousandths of their time alone.
+    /// Record what was measured about tasks' time on the device, by key.
     RecordTaskLoad {
         /// The tasks whose load changed.
-        tasks: Vec<(String, u16)>,
+        tasks: Vec<(String, TaskLoad)>,
     },
     /// Report the models, and whether they are trusted.
     DescribeModels {

@@ -21,6 +21,11 @@ pub fn begin_wait() {
     FIRST_WAIT.begin();
 }
 
+/// Returns whether launches wait for the first session.
+pub fn is_awaited() -> bool {
+    FIRST_WAIT.is_awaited()
+}
+
 /// Waits until the first session has begun or failed.
 pub fn wait() {
     FIRST_WAIT.wait(FIRST_SESSION_WITHIN);

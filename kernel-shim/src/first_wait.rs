@@ -23,6 +23,11 @@ impl FirstWait {
         self.is_awaited.store(true, Ordering::Release);
     }
 
+    /// Returns whether launches wait.
+    pub fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Acquire)
+    }
+
     /// Waits until the wait is over, at most for `longest`. After one timeout no launch waits any
     /// more.
     pub fn wait(&self, longest: Duration) {

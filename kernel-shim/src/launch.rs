@@ -3,7 +3,9 @@
 //! The launching thread itself waits. So order, streams and the lifetimes of parameters are the same
 //! as without the shim.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tessera_kernel_queue::Nanos;
 
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::counters::{self, count};
@@ -12,7 +14,8 @@ use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
 use crate::{
-    captures, clock, first_session, gate, kernel_catalog, startup, state, streams, terms, watch,
+    captures, clock, first_session, gate, kernel_catalog, run_ahead, startup, state, streams,
+    terms, watch,
 };
 
 /// The last launch whose end was reported by a sync.
@@ -41,6 +44,8 @@ struct LaunchTicket {
     reported: bool,
     /// Whether its end is tracked.
     tracked: bool,
+    /// The predicted time that a mark after it stands for; zero without a mark.
+    mark: Nanos,
 }
 
 /// Makes a launch: `call` is the driver's function with the program's arguments.
@@ -53,7 +58,10 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
         ring::announce();
     }
     if let Some(ticket) = ticket
-        && (code != SUCCESS || ticket.tracked || ticket.begun.is_some())
+        && (code != SUCCESS
+            || ticket.tracked
+            || ticket.begun.is_some()
+            || ticket.mark != Nanos::ZERO)
     {
         state::guarded(|| on_driver_answer(what, ticket, code));
     }
@@ -70,11 +78,26 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         count(&counters::PASSED);
         return None;
     }
-    let role = terms::role();
+    let mut role = terms::role();
     let kernel = kernel_catalog::number(&what.shape);
     kernel_catalog::note_shared_memory(kernel, what.shared_bytes);
     let number = counters::LAUNCHES.fetch_add(1, Ordering::Relaxed) + 1;
-    let mut ticket = LaunchTicket { number, kernel, begun: None, reported: false, tracked: false };
+    if number == 1 {
+        note_first_launch(what);
+    }
+    let mut ticket = LaunchTicket {
+        number,
+        kernel,
+        begun: None,
+        reported: false,
+        tracked: false,
+        mark: Nanos::ZERO,
+    };
+    if role == terms::FREE {
+        ticket.mark = run_ahead::count_launch(kernel);
+        // It may have changed while the launch waited.
+        role = terms::role();
+    }
     match role {
         terms::FREE => {}
         terms::HOLD | terms::MEASURE => report_held_launch(what, &mut ticket),
@@ -90,17 +113,30 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
 
 #[cold]
 fn pass_without_session(what: &LaunchCall) -> Option<LaunchTicket> {
-    // This comes before the session begins, since a session reports only later launches that pass.
-    count(&counters::PASSED);
+    // A launch that comes before the session is not one that the session missed.
+    if !first_session::is_awaited() {
+        count(&counters::PASSED);
+    }
     if state::mode() == state::PASSIVE {
-        watch::on_first_launch(&what.shape);
+        note_first_launch(what);
         startup::start_session_thread();
     }
-    if state::transition(state::WATCHING, state::WATCHED) {
-        watch::on_first_launch(&what.shape);
+    if state::transition(state::WATCHING, state::WATCHED)
+        || (state::mode() == state::DETACHED && first_session::is_awaited())
+    {
+        note_first_launch(what);
     }
     first_session::wait();
     None
+}
+
+/// Observes the first launch of the process, once.
+#[cold]
+fn note_first_launch(what: &LaunchCall) {
+    static IS_NOTED: AtomicBool = AtomicBool::new(false);
+    if !IS_NOTED.swap(true, Ordering::Relaxed) {
+        watch::on_first_launch(&what.shape);
+    }
 }
 
 /// Reports a holder's launch, which never waits.
@@ -148,7 +184,7 @@ fn report(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64) {
 
 /// Tracks or withdraws a launch after the driver's answer.
 fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
-    let LaunchTicket { number, kernel, begun, reported, tracked } = ticket;
+    let LaunchTicket { number, kernel, begun, reported, tracked, mark } = ticket;
     if code != SUCCESS {
         if reported {
             let at = clock::now().get();
@@ -173,6 +209,9 @@ fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
     }
     if tracked {
         filler::add_kernel(number, kernel, what.stream, what.per_thread);
+    }
+    if mark != Nanos::ZERO {
+        run_ahead::set_mark(mark, what.stream, what.per_thread);
     }
 }
 

@@ -44,6 +44,7 @@ mod park;
 mod procaddr;
 mod resources;
 mod ring;
+mod run_ahead;
 mod session;
 mod settings;
 mod slack;

@@ -22,7 +22,9 @@ pub fn welcome(welcome: &ShimWelcome) {
     count(&counters::SESSIONS);
     first_session::end_wait();
     filler::wake();
-    log::note(format_args!("session {}, role {:?}", welcome.session, welcome.role));
+    let (number, role) = (welcome.session, welcome.role);
+    let due_after = welcome.ages_after.get() / 1_000_000;
+    log::note(format_args!("session {number}, role {role:?}, due after {due_after} ms"));
 }
 
 /// Ends the session: launches pass.

@@ -1,4 +1,5 @@
-//! The start of the session's thread ([`crate::client`]) at the first launch, which waits for the first session.
+//! The start of the session's thread ([`crate::client`]): when the program looks up its first function, or at its
+//! first launch, which waits for the first session.
 
 use std::ffi::c_int;
 
@@ -7,9 +8,11 @@ use tessera_model::number::clamped;
 use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
-use crate::{driver, filler, first_session, gate, log, measure, resources, ring, settings, state};
+use crate::{
+    driver, filler, first_session, gate, log, measure, resources, ring, run_ahead, settings, state,
+};
 
-/// Starts the session's thread. The context of the first launch determines the device.
+/// Starts the session's thread. The calling thread's context determines the device.
 pub fn start_session_thread() {
     let Some(device) = device() else { return };
     let Some(settings) = settings::settings() else { return };
@@ -24,6 +27,7 @@ pub fn start_session_thread() {
     }
     filler::prepare();
     measure::prepare();
+    run_ahead::prepare();
     if let Some(path) = &settings.gate {
         gate::open(path);
     }

@@ -344,6 +344,7 @@ impl Stage {
             priority: Priority::try_from(PRIORITIES[which])?,
             class: Class::Offline,
             share_thousandths: 1_000,
+            exclusive: false,
             owner: None,
         };
         let driver = ("LD_LIBRARY_PATH".to_owned(), self.setting.stand_in.display().to_string());

@@ -28,8 +28,12 @@ pub struct Figure {
 /// A benchmark that can be repeated.
 #[derive(Clone, Copy, Debug)]
 pub struct Benchmark {
-    /// The program in `load-tests/drivers/src/bin` or `load-tests/src/bin`; the record is `load-tests/results/NAME.json`.
+    /// Its name: the record is `load-tests/results/NAME.json`.
     pub name: &'static str,
+    /// The program in `load-tests/drivers/src/bin` or `load-tests/src/bin`, if its name is another one.
+    pub program: Option<&'static str>,
+    /// Whether it needs real-time priority (`chrt -f 10`): at true times, a wake-up takes as long as many gaps.
+    pub is_real_time: bool,
     /// The options with which the record was made.
     pub options: &'static [&'static str],
     /// Whether the program prints one JSON object a line instead of writing `--out`.
@@ -50,6 +54,8 @@ const fn lower(pointer: &'static str) -> Figure {
 
 const PLAIN: Benchmark = Benchmark {
     name: "",
+    program: None,
+    is_real_time: false,
     options: &[],
     prints_lines: false,
     takes_hyperqueue: false,
@@ -201,6 +207,35 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ..PLAIN
     },
     Benchmark {
+        name: "kernel-pairs-true-times",
+        program: Some("kernel-pairs"),
+        is_real_time: true,
+        options: &["--stretch", "1", "--pairs", "AFJ", "--tasks", "300", "--measured", "300"],
+        figures: &[
+            lower("/pairs/*/tessera/high_times_alone"),
+            higher("/pairs/*/tessera/low_part_of_omniscient_at_the_same_cost"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "kernel-stress",
+        is_real_time: true,
+        figures: &[lower("/scenes/*/high_times_alone"), higher("/scenes/*/low_part_of_idle")],
+        ..PLAIN
+    },
+    Benchmark {
+        name: "take-over",
+        program: Some("kernel-stress"),
+        is_real_time: true,
+        options: &["take-over"],
+        figures: &[
+            lower("/scenes/*/first_task_times_alone"),
+            lower("/scenes/*/thirty_tasks_times_alone"),
+            higher("/scenes/*/low_while_expected_of_free"),
+        ],
+        ..PLAIN
+    },
+    Benchmark {
         name: "policies",
         figures: &[
             lower("/cases/*/policies/*/jct_mean_s"),
@@ -209,6 +244,13 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ..PLAIN
     },
 ];
+
+impl Benchmark {
+    /// Returns the name of its program.
+    pub fn program(&self) -> &'static str {
+        self.program.unwrap_or(self.name)
+    }
+}
 
 /// One figure with its record.
 #[derive(Clone, Debug, PartialEq)]

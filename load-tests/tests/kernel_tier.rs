@@ -162,6 +162,71 @@ fn over_mps_jobs_are_its_clients_and_their_memory_is_enforced() {
 }
 
 #[test]
+fn over_mps_each_job_has_its_own_percentage_and_is_due_after_its_own_threshold() {
+    let cluster =
+        Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();
+    done(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb", "--pin"]);
+    let steps = "iterations 200\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
+    let jobs = [("whole", None), ("most", Some(80)), ("some", Some(25))].map(|(name, percent)| {
+        let log = cluster.scratch().join(format!("{name}.log"));
+        let mut request = player(&cluster, name, 5, steps);
+        request.sm_percent = percent;
+        let mut words: Vec<String> = ["sh", "-c"].map(str::to_owned).into();
+        words.push(format!(
+            "echo sm=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; export TESSERA_KERNEL_LOG={}; exec \"$@\"",
+            log.display()
+        ));
+        words.push("sh".to_owned());
+        words.extend(request.command.take().unwrap());
+        request.command = Some(words);
+        (cluster.submit(&request).job_id, percent, log)
+    });
+    // The queue's threshold is 50 ms at a share of 100 %.
+    for ((job, requested, log), (percent, due)) in
+        jobs.into_iter().zip([(100, 50), (80, 62), (25, 200)])
+    {
+        let ended = cluster.wait_job(job, DONE_WITHIN, "succeeded");
+        assert!(cluster.logs(job).contains(&format!("sm={percent}")), "{}", cluster.logs(job));
+        let log = fs::read_to_string(&log).unwrap();
+        assert!(log.contains(&format!("due after {due} ms")), "{percent} %: {log}");
+        let attempt = &ended.attempt_list[0];
+        assert_eq!((attempt.share.as_deref(), attempt.sm_percent), (Some("kernel"), requested));
+    }
+}
+
+#[test]
+fn a_job_in_exclusive_mode_fills_no_gaps_and_its_own_are_not_filled() {
+    let cluster = Plan::new().node("n1", "a100-40gb").start();
+    // With one slice, both are on it.
+    done(&cluster, &["gpus", "layout", "apply", "n1:0", "7g.40gb", "--pin"]);
+    let steps = "iterations 150\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n";
+    for (round, [first, second]) in
+        [["kernel:exclusive", "kernel"], ["kernel", "kernel:exclusive"]].into_iter().enumerate()
+    {
+        let submit = |role: &str, share: &str, priority| {
+            let mut request = player(&cluster, &format!("{role}{round}"), priority, steps);
+            request.share = Some(share.to_owned());
+            cluster.submit(&request).job_id
+        };
+        let holder = submit("holder", first, 5);
+        wait::until(DONE_WITHIN, "the first job launches", || {
+            let used = cluster.job(holder).attempt_list.first()?.kernel.clone()?;
+            (used.launches > 20).then_some(())
+        });
+        // In the first round it has the better priority, and waits all the same.
+        let waiting = submit("waiting", second, if round == 0 { 0 } else { 5 });
+        let ended = [holder, waiting].map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
+        assert_eq!(slice(&ended[0]), slice(&ended[1]));
+        assert!(ended[1].job.ended_at > ended[0].job.ended_at, "{ended:?}");
+        let [held, waited] = [holder, waiting].map(|job| kernel_use(&cluster, job));
+        assert_eq!((held.gaps_filled, held.waits), (0, 0), "round {round}: {held:?}");
+        assert_eq!((waited.filled_kernels, waited.ungranted), (0, 0), "round {round}: {waited:?}");
+        let shown = done(&cluster, &["show", &holder.to_string()]);
+        assert_eq!(shown.contains("never runs next to another job"), round == 0, "{shown}");
+    }
+}
+
+#[test]
 fn over_mps_small_kernels_of_two_jobs_run_at_once_and_large_ones_do_not() {
     let cluster =
         Plan::new().node("n1", "a100-40gb").agent_settings("kernel_over_mps = true\n").start();

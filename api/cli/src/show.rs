@@ -261,7 +261,13 @@ fn share_text(attempt: &AttemptView) -> Option<String> {
             Some(format!("may share its slice under MPS, with {percent} % of the multiprocessors"))
         }
         ("mps", None) => Some("may share its slice under MPS".to_owned()),
-        ("kernel", _) => Some("may share its slice kernel by kernel".to_owned()),
+        ("kernel", None) => Some("may share its slice kernel by kernel".to_owned()),
+        ("kernel", Some(percent)) => Some(format!(
+            "may share its slice kernel by kernel, with {percent} % of the multiprocessors if MPS is below"
+        )),
+        ("kernel:exclusive", _) => {
+            Some("may share its slice, but never runs next to another job there".to_owned())
+        }
         _ => None,
     }
 }

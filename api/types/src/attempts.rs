@@ -62,11 +62,11 @@ pub struct AttemptView {
     /// GPU memory that it may use: that of its slice, or its limit on a shared slice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_given_bytes: Option<u64>,
-    /// How it uses its slice: `exclusive`, `mps` or `kernel`. With `share` = `auto` the controller
+    /// How it uses its slice: `exclusive`, `mps`, `kernel` or `kernel:exclusive`. With `share` = `auto` the controller
     /// chose that at the placement, and it does not change until the attempt's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
-    /// Its percentage of the slice's multiprocessors, with `share` = `mps`.
+    /// Its percentage of the slice's multiprocessors: with `share` = `mps`, or as requested with `share` = `kernel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
     /// Where that size comes from: `out_of_memory`, `predicted`, `declared`, `first_launch`, `learned`, `estimated`, or

@@ -97,7 +97,7 @@ pub struct PastJob {
     pub gpu_profile: Option<String>,
     /// Whether it requested a whole GPU.
     pub gpu_whole: bool,
-    /// `exclusive`, `mps`, `kernel` or `auto`.
+    /// `exclusive`, `mps`, `kernel`, `kernel:exclusive` or `auto`.
     pub share: String,
     /// Key of its task; absent where it is not known.
     pub task: Option<String>,

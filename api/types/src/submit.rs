@@ -99,14 +99,16 @@ pub struct SubmitRequest {
     pub allow_pending: bool,
     /// `exclusive` (the default): the job has its slice to itself. `mps`: other jobs of the same
     /// user may share it under NVIDIA's Multi-Process Service. `kernel`: other jobs of the same user
-    /// may share it, and kernels of lower `priority` run in the gaps of the higher. `auto`: the
-    /// controller decides at each placement. It may share the slice with one other job of the same
-    /// user, if a benefit is predicted with certainty. All three need `gpu_memory_bytes`, which is
+    /// may share it, and kernels of lower `priority` run in the gaps of the higher. `kernel:exclusive`: the
+    /// same, but this job never runs next to the others. From its first kernel on it has the slice until it ends, and
+    /// before that it waits for jobs of the same or a better priority. `auto`: the controller decides at each placement. It may share the slice with one other job of the same
+    /// user, if a benefit is predicted with certainty. All of them need `gpu_memory_bytes`, which is
     /// the job's limit. Without `share`, the controller's setting `share-default` decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<String>,
     /// With `share` = `mps`: the percentage of the slice's multiprocessors that it may use, 1 to
-    /// 100; by default 50.
+    /// 100; by default 50. With `share` = `kernel` it applies where the node runs MPS below the kernel
+    /// queue, and has no effect elsewhere; by default 100, or the node's setting for offline jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_percent: Option<u8>,
     /// Signal on which the program writes a checkpoint and exits: `USR1`, `USR2`, `HUP`, `INT` or

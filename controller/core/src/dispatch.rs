@@ -142,6 +142,8 @@ impl FrameSource<'_> {
             kernel: match live.share.as_ref().map(|sharer| sharer.share) {
                 Some(SliceShare::Kernel(share)) => Some(KernelQueueSpec {
                     memory: share.memory,
+                    sm: spec.share.kernel().and_then(|terms| terms.sm),
+                    exclusive: spec.share.kernel().is_some_and(|terms| terms.exclusive),
                     priority: spec.queue_rank.priority,
                     class: spec.class,
                     task_key: spec.task_key.clone(),

@@ -5,7 +5,7 @@ use crate::colocation::client;
 use crate::predictions::TaskFacts;
 use std::collections::BTreeMap;
 use tessera_model::spec::Priority;
-use tessera_placement::{KernelSharer, SharingRequest};
+use tessera_placement::{KernelLengths, KernelSharer, SharingRequest, TaskLoad};
 
 /// Measured loads are rounded up to multiples of this many thousandths, so that a round has few
 /// kinds of jobs to place.
@@ -16,11 +16,18 @@ pub(crate) const STEP: u16 = 50;
 pub(crate) const TASKS_MAX: usize = 10_000;
 
 pub(crate) fn service_order(
-    busy: &BTreeMap<String, u16>,
+    loads: &BTreeMap<String, TaskLoad>,
     facts: &TaskFacts,
     priority: Priority,
 ) -> KernelSharer {
-    KernelSharer { priority, online: facts.online, busy: busy.get(&facts.task).copied() }
+    let load = loads.get(&facts.task);
+    KernelSharer {
+        priority,
+        online: facts.online,
+        busy: load.map(|load| load.busy),
+        lengths: load.map_or(KernelLengths::UNKNOWN, |load| load.lengths),
+        exclusive: facts.kernel_exclusive,
+    }
 }
 
 pub(crate) fn set_service_order(share: Option<&mut SharingRequest>, turn: KernelSharer) {
@@ -31,11 +38,11 @@ pub(crate) fn set_service_order(share: Option<&mut SharingRequest>, turn: Kernel
 
 pub(crate) fn set_mps_client(
     share: Option<&mut SharingRequest>,
-    busy: &BTreeMap<String, u16>,
+    loads: &BTreeMap<String, TaskLoad>,
     facts: &TaskFacts,
 ) {
     if let Some(sharer) = share {
-        sharer.client = client(sharer.share, facts, busy.get(&facts.task).copied());
+        sharer.client = client(sharer.share, facts, loads.get(&facts.task).map(|load| load.busy));
     }
 }
 
@@ -92,8 +99,16 @@ mod tests {
         };
         assert_eq!(told(&cluster), [Some((true, None)), Some((true, None)), None]);
 
-        cluster.record_task_load(vec![("task1".to_owned(), 312), ("task3".to_owned(), 700)]);
+        let lengths = KernelLengths { half_us: 200_000, gap_us: 8_000 };
+        let load = |busy| TaskLoad { busy, lengths };
+        cluster.record_task_load(vec![
+            ("task1".to_owned(), load(312)),
+            ("task3".to_owned(), load(700)),
+        ]);
 
         assert_eq!(told(&cluster), [Some((true, Some(350))), Some((true, None)), None]);
+        let known = cluster.queue.waiting.values().next().unwrap();
+        let known = known.job.share.as_ref().unwrap().kernel_sharer.unwrap();
+        assert_eq!(known.lengths, lengths.rounded());
     }
 }

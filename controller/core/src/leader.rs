@@ -21,6 +21,7 @@ use std::time::Duration;
 use tessera_frames::cluster::ToAgent;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{AttemptId, JobId, Millis, NodeId, NodeName};
+use tessera_placement::TaskLoad;
 use tessera_placement::power::PowerCap;
 use tessera_placement::preemption::PreemptionRules;
 
@@ -172,8 +173,8 @@ impl ClusterState {
         model_status(&self.predictions)
     }
 
-    /// Records how busy tasks are, and updates all jobs that share slices.
-    pub fn record_task_load(&mut self, tasks: Vec<(String, u16)>) {
+    /// Records the load of tasks, and updates all jobs that share slices.
+    pub fn record_task_load(&mut self, tasks: Vec<(String, TaskLoad)>) {
         record_task_load(&mut self.predictions, &mut self.queue, &mut self.attempts, tasks);
     }
 }

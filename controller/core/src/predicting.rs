@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tessera_model::GpuId;
 use tessera_model::mig::{Profile, Slot};
 use tessera_model::number::clamped;
-use tessera_placement::{Prediction, SharingRequest, SliceKind, could_hold};
+use tessera_placement::{Prediction, SharingRequest, SliceKind, TaskLoad, could_hold};
 use tessera_predict::colocation::{CoRunners, Colocation, ColocationPredictor};
 use tessera_predict::drift::DriftWatch;
 
@@ -46,32 +46,33 @@ pub(crate) fn predict_colocation(
     Some(ColocationPrediction { task: facts.task.clone(), on, client, others: count, speed })
 }
 
-/// Records how busy tasks are, and updates all jobs that share slices.
+/// Records the load of tasks, and updates all jobs that share slices.
 pub(crate) fn record_task_load(
     predictions: &mut Predictions,
     queue: &mut JobQueue,
     attempts: &mut AttemptTable,
-    tasks: Vec<(String, u16)>,
+    tasks: Vec<(String, TaskLoad)>,
 ) {
-    let known = Arc::make_mut(&mut predictions.busy);
-    for (task, busy) in tasks {
+    let known = Arc::make_mut(&mut predictions.loads);
+    for (task, load) in tasks {
         if known.len() < TASKS_MAX || known.contains_key(&task) {
-            known.insert(task, busy.min(1_000).div_ceil(STEP) * STEP);
+            let busy = load.busy.min(1_000).div_ceil(STEP) * STEP;
+            known.insert(task, TaskLoad { busy, lengths: load.lengths.rounded() });
         }
     }
-    let busy = &*predictions.busy;
+    let loads = &*predictions.loads;
     for ((rank, _), waiting) in &mut queue.waiting {
         let share = waiting.job.share.as_mut();
-        set_service_order(share, service_order(busy, &waiting.facts, rank.priority));
-        set_mps_client(waiting.job.share.as_mut(), busy, &waiting.facts);
-        let order = service_order(busy, &waiting.facts, rank.priority);
+        set_service_order(share, service_order(loads, &waiting.facts, rank.priority));
+        set_mps_client(waiting.job.share.as_mut(), loads, &waiting.facts);
+        let order = service_order(loads, &waiting.facts, rank.priority);
         waiting.job.auto = waiting.job.auto.map(|_| order);
     }
     for live in attempts.live.values_mut() {
-        set_mps_client(live.share.as_mut(), busy, &live.facts);
+        set_mps_client(live.share.as_mut(), loads, &live.facts);
         let launched = live.share.as_ref().and_then(|sharer| sharer.kernel_sharer);
         let Some(priority) = launched.map(|turn| turn.priority) else { continue };
-        let order = service_order(busy, &live.facts, priority);
+        let order = service_order(loads, &live.facts, priority);
         set_service_order(live.share.as_mut(), order);
     }
 }

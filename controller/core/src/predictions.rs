@@ -34,6 +34,9 @@ pub struct TaskFacts {
     /// Whether the controller decides if it shares a slice.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub auto: bool,
+    /// Whether it shares a slice kernel by kernel, and never runs next to the other jobs there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kernel_exclusive: bool,
     /// How long it may take to checkpoint.
     pub grace: Millis,
     /// Its deadline, in milliseconds since 1970.
@@ -149,6 +152,7 @@ impl TaskFacts {
                 && spec.place.is_open(),
             online: spec.class == Class::Online,
             auto: spec.share == SharingMode::Auto,
+            kernel_exclusive: spec.share.kernel().is_some_and(|terms| terms.exclusive),
             grace: spec.run.grace,
             deadline: spec.deadline,
             estimated_memory: spec.estimated_memory,

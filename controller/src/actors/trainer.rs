@@ -84,7 +84,7 @@ impl KernelWatch {
         let mut connection = store::connect(&self.options).await?;
         loop {
             let (tasks, read) =
-                kernel_profiles::read_busy_tasks(&mut connection, &self.read).await?;
+                kernel_profiles::read_task_loads(&mut connection, &self.read).await?;
             let more = read != self.read;
             if !tasks.is_empty()
                 && self.placer.send(ToPlacer::RecordTaskLoad { tasks }).await.is_err()

@@ -3,8 +3,10 @@
 use sqlx::types::Json;
 use sqlx::{Connection as _, PgConnection};
 use tessera_frames::cluster::{KernelFigures, KernelTally};
-use tessera_kernel_queue::{ProfileDelta, TaskProfile};
+use tessera_kernel_queue::{Nanos, ProfileDelta, TaskProfile};
+use tessera_model::number::clamped;
 use tessera_model::{AttemptId, NodeId};
+use tessera_placement::{KernelLengths, TaskLoad};
 
 use super::StoreError;
 use super::columns::{RowRef, integer_len};
@@ -39,17 +41,17 @@ pub struct ReadTo {
     task: String,
 }
 
-/// Returns how busy tasks are whose profiles changed after those that were read: at most [`BUSY_MAX`], in
+/// Returns the load of the tasks whose profiles changed after those that were read: at most [`BUSY_MAX`], in
 /// the order of their changes. It also returns where to read next, which is unchanged if there are no
 /// more. A change that is committed later than it began may be missed until the task's next report.
 ///
 /// # Errors
 ///
 /// [`StoreError::Unavailable`].
-pub async fn read_busy_tasks(
+pub async fn read_task_loads(
     connection: &mut PgConnection,
     read: &ReadTo,
-) -> Result<(Vec<(String, u16)>, ReadTo), StoreError> {
+) -> Result<(Vec<(String, TaskLoad)>, ReadTo), StoreError> {
     let rows = sqlx::query!(
         r#"
         SELECT task_key, profile, (extract(epoch FROM updated_at) * 1000000)::bigint AS "micros!"
@@ -69,9 +71,20 @@ pub async fn read_busy_tasks(
     let last = rows.last().map(|row| ReadTo { micros: row.micros, task: row.task_key.clone() });
     let busy = rows.into_iter().filter_map(|row| {
         let known: TaskProfile = serde_json::from_slice(&row.profile).ok()?;
-        Some((row.task_key, known.busy()?))
+        Some((row.task_key, load_of(&known)?))
     });
     Ok((busy.collect(), last.unwrap_or_else(|| read.clone())))
+}
+
+/// Returns what a profile shows about its task's time on the device. `None` before the measuring stage is over.
+fn load_of(profile: &TaskProfile) -> Option<TaskLoad> {
+    let busy = profile.busy()?;
+    let micros = |length: Nanos| clamped::<u32>(length.get() / 1_000);
+    let lengths = profile.lengths().map_or(KernelLengths::UNKNOWN, |(half, gap)| KernelLengths {
+        half_us: micros(half),
+        gap_us: micros(gap).saturating_add(1),
+    });
+    Some(TaskLoad { busy, lengths })
 }
 
 const ADD_REPORT: &str = "add to a kernel profile";

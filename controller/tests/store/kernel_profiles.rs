@@ -72,7 +72,7 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
     let mut read = kernel_profiles::ReadTo::default();
     let mut found = std::collections::BTreeSet::new();
     loop {
-        let (busy, next) = kernel_profiles::read_busy_tasks(&mut connection, &read).await.unwrap();
+        let (busy, next) = kernel_profiles::read_task_loads(&mut connection, &read).await.unwrap();
         for (task, _) in busy {
             assert!(found.insert(task.clone()), "{task} was read twice");
         }
@@ -88,7 +88,8 @@ async fn profiles_that_changed_in_one_moment_are_all_read() {
         .execute(&mut connection)
         .await
         .unwrap();
-    let (busy, _) = kernel_profiles::read_busy_tasks(&mut connection, &read).await.unwrap();
+    let (busy, _) = kernel_profiles::read_task_loads(&mut connection, &read).await.unwrap();
     assert_eq!(busy.len(), 1);
     assert_eq!(busy[0].0, "ada: 9");
+    assert_eq!(Some(busy[0].1.busy), known.busy());
 }

@@ -1,5 +1,6 @@
 //! The events that the queue handles.
 
+use tessera_model::AttemptId;
 use tessera_model::spec::{Class, Priority};
 
 use crate::admission::ResourceNeed;
@@ -19,6 +20,8 @@ pub struct Join {
     pub class: Class,
     /// Its MPS share in thousandths of the slice's SMs: 1,000 without a limit.
     pub share_thousandths: u32,
+    /// Its attempt, if that never runs next to others. All sessions of the attempt have the slice together.
+    pub exclusive: Option<AttemptId>,
 }
 
 /// One event. Events of one session arrive in the order in which they happened.

@@ -94,6 +94,12 @@ impl GapHistograms {
         }
     }
 
+    /// Returns the longest gap, if there is one.
+    pub fn longest(&self) -> Option<Nanos> {
+        let observed = self.held.iter().filter(|(_, gaps)| gaps.held() > 0);
+        observed.map(|(_, gaps)| gaps.longest()).max()
+    }
+
     /// Returns every pair that has gaps.
     pub fn pairs(&self) -> impl Iterator<Item = KernelPair> {
         self.held.iter().filter(|(_, gaps)| gaps.held() > 0).map(|(pair, _)| *pair)

@@ -202,6 +202,29 @@ impl TaskProfile {
         (ran * 1_000).checked_div(all).and_then(|part| u16::try_from(part).ok())
     }
 
+    /// Returns how long the task's kernels and gaps are.
+    ///
+    /// At least half of the time of its kernels is in kernels that need a gap of the first length. The second one is
+    /// that of its longest gap. `None` before the measuring stage is over, or without a measured gap.
+    pub fn lengths(&self) -> Option<(Nanos, Nanos)> {
+        let measured = (0..).zip(&self.kernels).filter(|_| self.measured);
+        let mut needs: Vec<(Nanos, u128)> = measured
+            .filter_map(|(index, kernel)| {
+                let time = self.estimate(KernelIndex::new(index))?;
+                let often = u128::from(kernel.gap.samples());
+                (often > 0).then_some((time.high, u128::from(time.mean.get()) * often))
+            })
+            .collect();
+        needs.sort_unstable_by(|one, other| other.cmp(one));
+        let all: u128 = needs.iter().map(|(_, time)| time).sum();
+        let mut longer = 0;
+        let half = needs.into_iter().find(|(_, time)| {
+            longer += time;
+            2 * longer >= all
+        });
+        half.map(|(need, _)| need).zip(self.pairs.longest())
+    }
+
     /// Returns whether the measuring stage is over (FIKIT's sharing stage).
     pub const fn is_measured(&self) -> bool {
         self.measured

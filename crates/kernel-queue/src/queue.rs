@@ -30,7 +30,7 @@ use crate::time::Nanos;
 use crate::waiting::WaitingLaunches;
 use ageing::AgeingState;
 use launches::RunningKernel;
-use session::QueueSession;
+use session::{QueueSession, SliceOwner};
 
 /// A task and its profile.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ pub struct KernelQueue {
     fills: LossBudget,
     /// The session whose kernel ran last.
     context: Option<SessionId>,
-    /// The session that has the slice to itself in exclusive mode.
-    owner: Option<SessionId>,
+    /// Who has the slice to itself, in exclusive mode.
+    owner: Option<SliceOwner>,
     /// The highest priority of the attempts that were admitted and have no session yet.
     expected: Option<Priority>,
     /// No grant or session expires before this.
@@ -330,9 +330,8 @@ impl KernelQueue {
         while let Some(index) = self.running.iter().position(|run| run.session == session.id) {
             self.remove_running(index);
         }
-        if self.owner == Some(session.id) {
-            self.owner = None;
-        }
+        let owner = self.owner;
+        self.owner = owner.filter(|owner| self.sessions.iter().any(|other| owner.is(other)));
         self.assign_roles();
     }
 

@@ -66,7 +66,7 @@ pub struct QueueRules {
     /// Maximum number of kernels of all fillers in the device's queue. It bounds the delay of a
     /// returning holder (XSched §7.3: preemption takes this many kernels' time).
     pub in_flight: u16,
-    /// The same while a holder was admitted and has no session yet. Two keep the device busy.
+    /// The same for short kernels while a holder was admitted and has no session yet. Two keep the device busy.
     pub in_flight_while_expected: u16,
     /// Longest duration of a grant: a session that dies with one blocks the device no longer.
     pub grant_max: Nanos,

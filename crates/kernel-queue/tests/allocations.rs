@@ -47,6 +47,7 @@ fn launches_waits_grants_and_gaps_allocate_nothing() {
                 priority: Priority::try_from(u8::try_from(session).unwrap()).unwrap(),
                 class: Class::Offline,
                 share_thousandths: 1_000,
+                exclusive: None,
             }),
             Nanos::ZERO,
         );

@@ -40,6 +40,7 @@ fn join(
         priority: Priority::try_from(priority).unwrap(),
         class: Class::Offline,
         share_thousandths: share,
+        exclusive: None,
     }));
     for (number, need) in needs.iter().enumerate() {
         scene.step(QueueEvent::Define { session, kernel: Box::new(kernel_id(number)) });

@@ -82,6 +82,7 @@ fn join(queue: &mut KernelQueue, session: u64, priority: u8, profile: TaskProfil
         priority: Priority::try_from(priority).unwrap(),
         class: Class::Offline,
         share_thousandths: 1_000,
+        exclusive: None,
     };
     queue.step(QueueEvent::Join(join), Nanos::ZERO);
 }

@@ -457,3 +457,12 @@ fn eight_threads_of_a_process_get_the_grants_and_kernels_that_one_gets() {
     assert!(kernels_of_eight >= kernels_of_one, "{kernels_of_eight} of {kernels_of_one}");
     assert!(grants_of_eight >= grants_of_one, "{grants_of_eight} of {grants_of_one}");
 }
+
+#[test]
+fn a_profile_states_what_half_of_its_kernel_time_needs_and_its_longest_gap() {
+    // In equal counts: 3 ms of 5.1 ms are in kernels of 3 ms.
+    let known = profile(&[(us(100), us(300)), (ms(2), ms(8)), (ms(3), us(50))]);
+
+    assert_eq!(known.lengths(), Some((ms(3), ms(8))));
+    assert_eq!(TaskProfile::default().lengths(), None, "it is not measured");
+}

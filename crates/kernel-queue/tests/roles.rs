@@ -9,6 +9,7 @@ use tessera_kernel_queue::{
     GrantKind, KernelSharing, Nanos, QueueAction, QueueEvent, QueueRefusal, QueueRules, Role,
     SessionId, TaskProfile,
 };
+use tessera_model::AttemptId;
 use tessera_model::spec::Priority;
 
 fn gaps() -> TaskProfile {
@@ -134,6 +135,63 @@ fn in_the_exclusive_mode_one_task_runs_until_it_leaves() {
         "the waiting session of highest priority is next"
     );
     assert_eq!(scene.role(2), Some(Role::Fill));
+}
+
+fn attempt() -> AttemptId {
+    "att_00000000000040008000000000000001".parse().unwrap()
+}
+
+/// Counts grants.
+fn grants(seen: &[(Nanos, QueueAction)]) -> usize {
+    seen.iter().filter(|(_, action)| matches!(action, QueueAction::Grant { .. })).count()
+}
+
+#[test]
+fn an_attempt_in_exclusive_mode_has_the_slice_until_its_last_process_ends() {
+    let mut scene = Scene::new(QueueRules::default());
+    let alone = Some(attempt());
+    scene.join_of(1, 5, gaps(), alone);
+    scene.join(2, 5, short());
+    scene.join(3, 0, short());
+    scene.join_of(4, 5, gaps(), alone);
+    let roles = [1, 2, 3, 4].map(|session| scene.role(session).unwrap());
+    assert_eq!(roles, [Role::Hold, Role::Fill, Role::Fill, Role::Hold], "also its second process");
+    scene.launch(1, K0);
+    scene.request(2, K0);
+    scene.request(3, K0);
+
+    assert_eq!(grants(&scene.wait(ms(900))), 0, "nobody fills its gaps, however long they are");
+    scene.leave(1);
+    assert_eq!(scene.role(4), Some(Role::Hold));
+
+    let actions = scene.leave(4);
+    assert_eq!(role_sent(&actions, 3), Some(Role::Hold), "then the best priority holds");
+    assert_eq!(scene.role(2), Some(Role::Fill));
+}
+
+#[test]
+fn an_attempt_in_exclusive_mode_waits_for_all_that_go_before_it_and_runs_in_no_gap() {
+    let mut scene = Scene::new(QueueRules::default());
+    let alone = Some(attempt());
+    scene.join(1, 5, gaps());
+    scene.join_of(2, 5, short(), alone);
+    scene.join(3, 5, short());
+    let roles = [1, 2, 3].map(|session| scene.role(session).unwrap());
+    assert_eq!(roles, [Role::Hold, Role::Fill, Role::Fill], "a later equal waits for it");
+    scene.launch(1, K0);
+    scene.now = us(60);
+    scene.sync(1);
+    scene.request(2, K0);
+
+    assert_eq!(grants(&scene.wait(ms(900))), 0, "neither in a gap, nor by age, nor in an absence");
+    scene.request(3, K0);
+    let seen = scene.wait(ms(910));
+    assert!(grants(&seen) > 0, "others fill the gaps: {seen:?}");
+
+    let actions = scene.leave(1);
+    assert_eq!(role_sent(&actions, 2), Some(Role::Hold), "the slice is its own now");
+    assert_eq!(scene.role(3), Some(Role::Fill));
+    assert_eq!(grants(&scene.wait(ms(1_800))), 0);
 }
 
 #[test]

@@ -114,6 +114,7 @@ fn join_with_share(scene: &mut Scene, session: u64, share_thousandths: u32) {
         priority: Priority::DEFAULT,
         class: Class::Offline,
         share_thousandths,
+        exclusive: None,
     }));
 }
 

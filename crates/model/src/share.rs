@@ -91,6 +91,27 @@ pub struct KernelShare {
     pub memory: Bytes,
 }
 
+/// What a job requests of kernel-level sharing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelTerms {
+    /// Its memory: see [`KernelShare::memory`].
+    pub memory: Bytes,
+    /// Its percentage of the multiprocessors where the node runs MPS below the kernel queue; `None` for the node's
+    /// default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm: Option<SmPercent>,
+    /// Whether it never runs next to the other jobs of its slice: they run one after another.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+}
+
+impl KernelTerms {
+    /// Returns the terms of a job that requests only memory.
+    pub const fn of_memory(memory: Bytes) -> Self {
+        Self { memory, sm: None, exclusive: false }
+    }
+}
+
 /// The part of a divided GPU instance that one job has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ComputeShare {
@@ -201,7 +222,7 @@ pub enum SharingMode {
     /// Other jobs of the same user may be on it, under NVIDIA's Multi-Process Service.
     Mps(MpsShare),
     /// Other jobs of the same user may be on it, and the kernel queue orders their kernels by priority.
-    Kernel(KernelShare),
+    Kernel(KernelTerms),
     /// The controller decides at each placement: alone, or with one other job of the same user in one of the two
     /// ways.
     Auto,
@@ -230,15 +251,11 @@ impl SharingMode {
                 let sm = sm.map_or(Ok(SmPercent::DEFAULT), SmPercent::try_from)?;
                 Ok(Self::Mps(MpsShare { sm, memory }))
             }
-            (Some("kernel"), None) => {
-                Ok(Self::Kernel(KernelShare { memory: sharers_memory(gpu)? }))
-            }
-            (Some("kernel"), Some(sm)) => Err(BadField::new(
-                "sm_percent",
-                format!("{sm} % of a slice whose kernels are interleaved"),
-                "leave it out: with share = kernel each kernel has the whole slice, and priority \
-                 decides whose goes first",
-            )),
+            (Some(word @ ("kernel" | "kernel:exclusive")), sm) => Ok(Self::Kernel(KernelTerms {
+                memory: sharers_memory(gpu)?,
+                sm: sm.map(SmPercent::try_from).transpose()?,
+                exclusive: word == "kernel:exclusive",
+            })),
             (Some("auto"), None) => sharers_memory(gpu).map(|_| Self::Auto),
             (Some("auto"), Some(sm)) => Err(BadField::new(
                 "sm_percent",
@@ -248,7 +265,7 @@ impl SharingMode {
             (Some(word), _) => Err(BadField::new(
                 "share",
                 format!("{word:?} is unknown"),
-                "exclusive (the default), mps, kernel or auto",
+                "exclusive (the default), mps, kernel, kernel:exclusive or auto",
             )),
         }
     }
@@ -259,7 +276,15 @@ impl SharingMode {
         match self {
             Self::Exclusive | Self::Auto => None,
             Self::Mps(share) => Some(SliceShare::Mps(share)),
-            Self::Kernel(share) => Some(SliceShare::Kernel(share)),
+            Self::Kernel(terms) => Some(SliceShare::Kernel(KernelShare { memory: terms.memory })),
+        }
+    }
+
+    /// Returns what the job requests of kernel-level sharing, if it requests that.
+    pub const fn kernel(self) -> Option<KernelTerms> {
+        match self {
+            Self::Kernel(terms) => Some(terms),
+            Self::Exclusive | Self::Mps(_) | Self::Auto => None,
         }
     }
 
@@ -268,6 +293,7 @@ impl SharingMode {
         match self {
             Self::Exclusive => "exclusive",
             Self::Mps(_) => "mps",
+            Self::Kernel(KernelTerms { exclusive: true, .. }) => "kernel:exclusive",
             Self::Kernel(_) => "kernel",
             Self::Auto => "auto",
         }
@@ -411,7 +437,9 @@ mod tests {
             (Some("mps"), None, GpuRequest::Unknown, "share", "gpu_memory_bytes"),
             (Some("mps"), None, GpuRequest::Whole, "share", "gpu_memory_bytes"),
             (Some("kernel"), None, GpuRequest::Unknown, "share", "gpu_memory_bytes"),
-            (Some("kernel"), Some(50), memory(4), "sm_percent", "leave it out"),
+            (Some("kernel"), Some(0), memory(4), "sm_percent", "1 to 100"),
+            (Some("kernel:exclusive"), None, GpuRequest::Whole, "share", "gpu_memory_bytes"),
+            (Some("kernel:alone"), None, memory(4), "share", "kernel:exclusive"),
             (Some("mps"), Some(0), memory(4), "sm_percent", "1 to 100"),
             (Some("mps"), Some(101), memory(4), "sm_percent", "1 to 100"),
             (Some("auto"), None, GpuRequest::Whole, "share", "gpu_memory_bytes"),
@@ -431,6 +459,7 @@ mod tests {
             SharingMode::Exclusive,
             SharingMode::parse(Some("mps"), Some(7), &memory(1)).unwrap(),
             SharingMode::parse(Some("kernel"), None, &memory(1)).unwrap(),
+            SharingMode::parse(Some("kernel:exclusive"), Some(30), &memory(1)).unwrap(),
             SharingMode::parse(Some("auto"), None, &memory(1)).unwrap(),
         ] {
             let text = serde_json::to_string(&share).unwrap();

@@ -562,9 +562,9 @@ pub struct RawJobSpec {
     pub task_key: Option<String>,
     /// See [`JobSpec::allow_pending`].
     pub allow_pending: bool,
-    /// `exclusive`, `mps` or `kernel`.
+    /// The words of [`SharingMode::parse`].
     pub share: Option<String>,
-    /// Share of the slice's multiprocessors in percent, with `mps`.
+    /// Share of the slice's multiprocessors in percent, with `mps` or `kernel`.
     pub sm_percent: Option<u8>,
     /// See [`RunSpec::checkpoint_signal`].
     pub checkpoint_signal: Option<String>,

@@ -13,9 +13,19 @@
 //! `lab/simulator/tests/kernel_sharing.rs` compares the model with those pairs and with the queue
 //! itself in virtual time.
 //!
+//! A fill must fit the gap. A job fills nothing if at least half of its kernel time is in kernels that are longer
+//! than every gap of a better priority: what remains to it is the time of launches by age. Such jobs are not
+//! placed together ([`SharingGain::NeverFits`]). The lengths are those of the measured profiles, on whatever slices
+//! they were measured. What kernels may do at the same time under MPS is not part of the model.
+//!
+//! A job in exclusive mode never runs next to another one. It is placed with offline jobs only, and nothing is
+//! predicted for them.
+//!
 //! FIKIT (§4) reports the same for its own queue: high programs as fast as alone within 5 %, low
 //! ones below 30 % of their speed under default sharing. A job of unknown demand counts as always
 //! busy, so that no filler is expected to fit its gaps.
+
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
@@ -49,6 +59,47 @@ const VALVE: u64 = 20;
 const EQUAL_BUSY: u64 = 850;
 const EQUAL_ANY: u64 = 100;
 
+/// How long a task's kernels and gaps are, from its measured profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KernelLengths {
+    /// At least half of the time of its kernels is in kernels that need a gap of this length, in microseconds. Zero
+    /// if unknown.
+    pub half_us: u32,
+    /// Its longest gap, in microseconds. `u32::MAX` if unknown.
+    pub gap_us: u32,
+}
+
+impl KernelLengths {
+    /// Nothing is known: every kernel fits.
+    pub const UNKNOWN: Self = Self { half_us: 0, gap_us: u32::MAX };
+
+    /// Returns rounded lengths, so that a round has few kinds of jobs. Kernels are rounded down and gaps up, by a
+    /// quarter at most.
+    #[must_use]
+    pub fn rounded(self) -> Self {
+        let step = |length: u32| 1_u32 << (length.max(1).ilog2().saturating_sub(2));
+        let down = |length: u32| length - length % step(length);
+        Self {
+            half_us: down(self.half_us),
+            gap_us: down(self.gap_us).saturating_add(step(self.gap_us)),
+        }
+    }
+
+    /// Returns whether most of its kernel time fits into no gap of a holder.
+    const fn exceed(&self, holder: &Self) -> bool {
+        self.half_us > holder.gap_us
+    }
+}
+
+/// What a task's measured profile shows about its time on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskLoad {
+    /// The part of its time alone in which one of its kernels runs, in thousandths.
+    pub busy: u16,
+    /// How long its kernels and gaps are.
+    pub lengths: KernelLengths,
+}
+
 /// A job under kernel-level sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KernelSharer {
@@ -60,9 +111,28 @@ pub struct KernelSharer {
     /// `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy: Option<u16>,
+    /// How long its kernels and gaps are, as far as that is known.
+    #[serde(default = "unknown_lengths", skip_serializing_if = "are_unknown")]
+    pub lengths: KernelLengths,
+    /// Whether it never runs next to another job of the slice.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exclusive: bool,
+}
+
+const fn unknown_lengths() -> KernelLengths {
+    KernelLengths::UNKNOWN
+}
+
+fn are_unknown(lengths: &KernelLengths) -> bool {
+    *lengths == KernelLengths::UNKNOWN
 }
 
 impl KernelSharer {
+    /// Returns a job that is not in exclusive mode, and of whose kernels no lengths are known.
+    pub const fn new(priority: Priority, online: bool, busy: Option<u16>) -> Self {
+        Self { priority, online, busy, lengths: KernelLengths::UNKNOWN, exclusive: false }
+    }
+
     fn part(&self) -> u64 {
         self.busy.map_or(1_000, |busy| u64::from(busy.min(1_000)))
     }
@@ -88,10 +158,13 @@ pub fn by_priority(sharers: &[KernelSharer]) -> Vec<u64> {
     let mut used = vec![0; sharers.len()];
     let mut left = 1_000_u64;
     for (depth, level) in levels.iter().enumerate() {
-        let capacity = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
+        let in_gaps = if depth == 0 { left } else { (left * FILLED / 1_000).max(VALVE) };
         for (at, sharer) in
             sharers.iter().enumerate().filter(|(_, sharer)| sharer.priority == *level)
         {
+            let mut holders = sharers.iter().filter(|other| other.priority < *level);
+            let fits = !holders.any(|holder| sharer.lengths.exceed(&holder.lengths));
+            let capacity = if fits { in_gaps } else { VALVE };
             let equals = sharers.iter().enumerate();
             let met = equals.filter(|(other, equal)| *other != at && equal.priority == *level);
             let met: u64 = met.map(|(_, equal)| meets(sharer.part(), equal.part())).sum();
@@ -150,6 +223,15 @@ pub enum SharingGain {
     /// The joint throughput would rise too little or fall: the difference, in thousandths of a job
     /// alone.
     Little(u64),
+    /// The kernels of the first job, the filler, are longer than every gap of the second one, the holder. The indexes
+    /// are those of the jobs that are there, and `None` is the new job. Of the filler's kernel time, at least half is
+    /// in kernels that need this length; the other length is that of the holder's longest gap. Both are in microseconds.
+    NeverFits([(Option<usize>, u32); 2]),
+    /// One of the jobs is in exclusive mode, so they run one after another.
+    OneAtATime,
+    /// The same with an online job, which would wait for the end of the other. The index is that of the job that is
+    /// there.
+    StopsService(usize),
     /// An online job, either the new job or the co-runner with this index, would take this many
     /// thousandths of its time alone.
     Slows(Option<usize>, u64),
@@ -158,10 +240,37 @@ pub enum SharingGain {
 /// Returns the predicted effect of one more co-runner.
 pub fn prospect(there: &[KernelSharer], more: KernelSharer) -> SharingGain {
     let all: Vec<KernelSharer> = there.iter().copied().chain([more]).collect();
+    if let Some(at) = there.iter().position(|other| stops_service(*other, more)) {
+        return SharingGain::StopsService(at);
+    }
+    if let Some(misfit) = find_misfit(there, &more) {
+        return misfit;
+    }
+    if all.iter().any(|sharer| sharer.exclusive) {
+        return SharingGain::OneAtATime;
+    }
     if all.iter().any(|sharer| sharer.busy.is_none()) {
         return SharingGain::Unknown;
     }
     weigh(&by_priority(there), &by_priority(&all), |at| all[at].online)
+}
+
+/// Returns whether one of the two waits for the end of the other, and one of them serves requests.
+const fn stops_service(one: KernelSharer, other: KernelSharer) -> bool {
+    (one.exclusive || other.exclusive) && (one.online || other.online)
+}
+
+/// Returns the first pair with the new job in which the kernels of one never fit into the gaps of the other.
+fn find_misfit(there: &[KernelSharer], more: &KernelSharer) -> Option<SharingGain> {
+    there.iter().enumerate().find_map(|(at, other)| {
+        let ((filler, filled), (holder, held)) = match other.priority.cmp(&more.priority) {
+            Ordering::Less => ((more, None), (other, Some(at))),
+            Ordering::Greater => ((other, Some(at)), (more, None)),
+            Ordering::Equal => return None,
+        };
+        let sizes = [(filled, filler.lengths.half_us), (held, holder.lengths.gap_us)];
+        filler.lengths.exceed(&holder.lengths).then_some(SharingGain::NeverFits(sizes))
+    })
 }
 
 /// Returns the predicted effect of the last job, from the slow-downs of all jobs before and after
@@ -188,7 +297,7 @@ mod tests {
 
     fn sharer(priority: u8, busy: impl Into<Option<u16>>) -> KernelSharer {
         let priority = Priority::try_from(priority).unwrap();
-        KernelSharer { priority, online: false, busy: busy.into() }
+        KernelSharer::new(priority, false, busy.into())
     }
 
     #[test]
@@ -255,5 +364,52 @@ mod tests {
         assert!(matches!(prospect(&[sharer(0, 950)], sharer(5, 900)), SharingGain::Little(..100)));
         assert_eq!(prospect(&[sharer(0, None)], sharer(5, 900)), SharingGain::Unknown);
         assert_eq!(prospect(&[], sharer(5, 900)), SharingGain::Adds(1_000));
+    }
+
+    #[test]
+    fn kernels_that_fit_into_no_gap_of_the_holder_get_the_time_of_launches_by_age_only() {
+        let holder = KernelSharer {
+            lengths: KernelLengths { half_us: 900, gap_us: 8_000 },
+            ..sharer(0, 300)
+        };
+        let filler = |half_us| KernelSharer {
+            lengths: KernelLengths { half_us, gap_us: 50 },
+            ..sharer(5, 900)
+        };
+        assert!(matches!(prospect(&[holder], filler(8_000)), SharingGain::Adds(_)));
+        let sizes = [(None, 8_001), (Some(0), 8_000)];
+        assert_eq!(prospect(&[holder], filler(8_001)), SharingGain::NeverFits(sizes));
+        // The same if the holder comes last, and even if no load is known.
+        let sizes = [(Some(1), 8_001), (None, 8_000)];
+        let there = [sharer(0, 100), KernelSharer { busy: None, ..filler(8_001) }];
+        assert_eq!(prospect(&there, holder), SharingGain::NeverFits(sizes));
+        // Equals take turns launch by launch.
+        let equal = KernelSharer { priority: holder.priority, ..filler(8_001) };
+        assert!(!matches!(prospect(&[holder], equal), SharingGain::NeverFits(_)));
+        let slowed = by_priority(&[holder, filler(8_001)]);
+        assert!(slowed[1] > 40_000, "{slowed:?}");
+    }
+
+    #[test]
+    fn lengths_are_rounded_so_that_no_kernel_that_fits_is_refused() {
+        for length in [0, 1, 2, 3, 7, 8, 9, 1_000, 8_191, 8_192, u32::MAX] {
+            let exact = KernelLengths { half_us: length, gap_us: length };
+            let rounded = exact.rounded();
+            assert!(rounded.half_us <= length && rounded.gap_us >= length, "{rounded:?}");
+            assert!(rounded.half_us >= length / 4 * 3, "{rounded:?}");
+            assert!(
+                rounded.gap_us <= length.max(4).saturating_add(length.max(4) / 4),
+                "{rounded:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_job_in_exclusive_mode_is_never_with_a_service_and_with_others_by_request() {
+        let alone = KernelSharer { exclusive: true, ..sharer(5, 900) };
+        let service = KernelSharer { online: true, ..sharer(0, 100) };
+        assert_eq!(prospect(&[sharer(0, 10), service], alone), SharingGain::StopsService(1));
+        assert_eq!(prospect(&[alone], service), SharingGain::StopsService(0));
+        assert_eq!(prospect(&[alone], sharer(9, 900)), SharingGain::OneAtATime);
     }
 }

@@ -44,7 +44,7 @@ pub use estimate::{Basis, Empirical, Estimator, Prediction, SliceKind};
 pub use facts::{Account, CoRunner, Demand, JobFacts, JobTable, KnownJobs, SliceLimit};
 pub use feasibility::{Feasibility, could_ever_fit, could_hold, largest_possible};
 pub use gangs::{GangFeasibility, gang_could_ever_fit};
-pub use kernel_sharing::KernelSharer;
+pub use kernel_sharing::{KernelLengths, KernelSharer, TaskLoad};
 pub use policy::session::{Session, session};
 pub use policy::{Policy, by_name};
 pub use predictor::{

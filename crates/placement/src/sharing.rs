@@ -86,9 +86,12 @@ fn adds(
     sharer: &SharingRequest,
 ) -> Option<u64> {
     match prospect(gpu, instance, tenancy, sharer) {
-        SharingGain::Unknown => Some(0),
+        SharingGain::Unknown | SharingGain::OneAtATime => Some(0),
         SharingGain::Adds(gain) => Some(gain),
-        SharingGain::Little(_) | SharingGain::Slows(..) => None,
+        SharingGain::Little(_)
+        | SharingGain::Slows(..)
+        | SharingGain::NeverFits(_)
+        | SharingGain::StopsService(_) => None,
     }
 }
 
@@ -161,11 +164,31 @@ fn reason(
         more => format!("jobs {}", more.join(", ")),
     };
     match prospect(gpu, instance, tenancy, sharer) {
-        SharingGain::Unknown | SharingGain::Adds(_) => None,
+        SharingGain::Unknown | SharingGain::Adds(_) | SharingGain::OneAtATime => None,
         SharingGain::Little(gain) => Some(format!(
             "it doesn't join {with}: that would add {} % of the throughput of a job alone",
             gain / 10
         )),
+        SharingGain::NeverFits([(filler, takes), (holder, gap)]) => {
+            let named = |at: Option<usize>| {
+                let job = at.and_then(|at| tenancy.sharers.get(at));
+                job.map_or("it".to_owned(), |(job, _)| format!("job {job}"))
+            };
+            let (filler, holder) = (named(filler), named(holder));
+            let (takes, gap) = (milliseconds(takes), milliseconds(gap));
+            Some(format!(
+                "it doesn't join {with}: most of the kernel time of {filler} is in kernels or graphs of {takes} ms and \
+                 more, and no gap of {holder} is longer than {gap} ms; they would only run by age, in 2 % of the \
+                 time"
+            ))
+        }
+        SharingGain::StopsService(at) => {
+            let other = tenancy.sharers.get(at).map_or("it".to_owned(), |(job, _)| job.to_string());
+            Some(format!(
+                "it doesn't join {with}: it or job {other} requested share = kernel:exclusive, and the other one \
+                 serves requests, which would wait for the end of the first"
+            ))
+        }
         SharingGain::Slows(victim, slowed) => {
             let victim = victim.and_then(|at| tenancy.sharers.get(at));
             let victim = victim.map_or("it".to_owned(), |(job, _)| format!("job {job}"));
@@ -179,6 +202,11 @@ fn reason(
             ))
         }
     }
+}
+
+/// Writes microseconds as milliseconds, with one decimal.
+fn milliseconds(micros: u32) -> String {
+    format!("{}.{}", micros / 1_000, micros % 1_000 / 100)
 }
 
 /// Returns how a sharing job would be co-located on a new slice with this memory.

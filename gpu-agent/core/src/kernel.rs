@@ -26,6 +26,8 @@ pub struct Admission {
     pub class: Class,
     /// Its share of the slice's multiprocessors under MPS, in thousandths; 1,000 without.
     pub share_thousandths: u32,
+    /// Whether it never runs next to the slice's other attempts.
+    pub exclusive: bool,
     /// The account whose processes open the slice's page; `None` for the agent's own.
     pub owner: Option<PageOwner>,
 }

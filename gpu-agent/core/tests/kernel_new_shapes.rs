@@ -93,6 +93,7 @@ fn admission(number: u128, priority: u8) -> Admission {
         priority: Priority::try_from(priority).unwrap(),
         class: Class::Offline,
         share_thousandths: 1_000,
+        exclusive: false,
         owner: None,
     }
 }

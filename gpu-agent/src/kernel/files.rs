@@ -32,6 +32,8 @@ struct StoredAdmission {
     priority: Priority,
     class: Class,
     share_thousandths: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    exclusive: bool,
     /// The uid and gid of the page's owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<(u32, u32)>,
@@ -54,6 +56,7 @@ pub fn write_admission(data: &Path, admission: &Admission, token: &Token) -> io:
         priority: admission.priority,
         class: admission.class,
         share_thousandths: admission.share_thousandths,
+        exclusive: admission.exclusive,
         owner: admission.owner.map(|owner| (owner.uid, owner.gid)),
     };
     let text = serde_json::to_string(&kept).map_err(io::Error::other)?;
@@ -78,6 +81,7 @@ pub fn read_admission(data: &Path, attempt: AttemptId) -> Option<(Admission, Tok
         priority: kept.priority,
         class: kept.class,
         share_thousandths: kept.share_thousandths,
+        exclusive: kept.exclusive,
         owner: kept.owner.map(|(uid, gid)| PageOwner { uid, gid }),
     };
     Some((admission, token))
@@ -170,7 +174,8 @@ mod tests {
             task: TaskKey::new("ada: train").unwrap(),
             priority: Priority::try_from(3).unwrap(),
             class: Class::Online,
-            share_thousandths: 1_000,
+            share_thousandths: 300,
+            exclusive: number == 1,
             owner: (number == 1).then_some(PageOwner { uid: 64_001, gid: 64_002 }),
         };
         let (alive, dead) = (admission(1), admission(2));

@@ -72,6 +72,7 @@ impl Stage {
             priority: Priority::DEFAULT,
             class: Class::Offline,
             share_thousandths: 1_000,
+            exclusive: false,
             owner: None,
         };
         self.endpoint.handle.admit(admission, &Variables::new()).unwrap().into_iter().collect()

@@ -37,10 +37,11 @@ impl AgentNode {
     /// Returns the MPS share of an attempt; `None` if it runs without MPS.
     pub(super) fn mps_share_of(&self, order: &LaunchOrder) -> Option<MpsShare> {
         let Some(terms) = &order.kernel else { return order.share };
-        let sm = match terms.class {
+        let by_class = match terms.class {
             Class::Online => SmPercent::WHOLE,
             Class::Offline => self.facts.kernel_offline_percent,
         };
+        let sm = terms.sm.unwrap_or(by_class);
         self.facts.kernel_over_mps.then_some(MpsShare { sm, memory: terms.memory })
     }
 
@@ -92,6 +93,7 @@ impl AgentNode {
             share_thousandths: self
                 .mps_share_of(order)
                 .map_or(1_000, |share| u32::from(share.sm.get()) * 10),
+            exclusive: terms.exclusive,
             owner: self
                 .account_of(order.attempt)
                 .map(|account| PageOwner { uid: account.uid, gid: account.gid }),

@@ -875,6 +875,8 @@ async fn share_by_kernel(mut stage: Stage, gates: &Path, agent: u32) {
         order.run.env.insert("LD_LIBRARY_PATH".into(), driver);
         order.kernel = Some(KernelQueueSpec {
             memory: Bytes::from_mib(1_000),
+            sm: None,
+            exclusive: false,
             priority: priority.try_into().unwrap(),
             class: Class::Offline,
             task_key: Some(format!("task {priority}")),

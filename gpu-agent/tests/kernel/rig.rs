@@ -88,6 +88,7 @@ impl Rig {
             priority: Priority::try_from(priority).unwrap(),
             class: Class::Offline,
             share_thousandths,
+            exclusive: false,
             owner: None,
         };
         let (slice, task) = (admission.slice.clone(), admission.task.clone());

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use super::{after, written};
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::names::{self, Origin};
-use crate::{filler, measure, state};
+use crate::{filler, measure, run_ahead, startup, state};
 
 const WHEN: u32 = crate::state::WITH_QUEUE;
 
@@ -64,6 +64,10 @@ unsafe fn record_handle(
     let (handle, name) = unsafe { (written(out), names::copy_text(name)) };
     if let Some(handle) = handle {
         names::note(handle, origin, owner, name);
+        // It is going to launch: the session can begin meanwhile.
+        if state::mode() == state::PASSIVE {
+            startup::start_session_thread();
+        }
     }
 }
 
@@ -107,6 +111,7 @@ fn context_ends(call: impl FnOnce() -> CudaResult) -> CudaResult {
         names::forget_all();
         filler::on_context_end();
         measure::forget();
+        run_ahead::on_context_end();
     });
     call()
 }

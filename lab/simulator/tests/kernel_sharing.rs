@@ -7,11 +7,7 @@ use tessera_simulator::kernel_device::rates::{ServiceOrder, slowdowns};
 use tessera_simulator::kernel_device::{PAIRS as PAIRS_OF_MODELS, TimeNoise, measure};
 
 fn kernel_sharer(priority: u8, busy: u16) -> KernelSharer {
-    KernelSharer {
-        priority: Priority::try_from(priority).unwrap(),
-        online: false,
-        busy: Some(busy),
-    }
+    KernelSharer::new(Priority::try_from(priority).unwrap(), false, Some(busy))
 }
 
 fn ratio(thousandths: u64) -> f64 {

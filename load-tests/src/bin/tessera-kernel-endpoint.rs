@@ -141,6 +141,7 @@ impl Server {
             priority: Priority::try_from(order.priority)?,
             class: order.class,
             share_thousandths: 1_000,
+            exclusive: false,
             owner: None,
         };
         let variables = self.endpoint.handle.admit(admission, &order.environment)?;

@@ -156,11 +156,13 @@ pub struct JobOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
     /// `exclusive` (the default); `mps` to share a slice with other jobs of the same user; `kernel`
-    /// to share one by interleaving kernels by priority. `auto` shares one with another of your jobs
-    /// where a benefit is predicted. The last three need --vram
+    /// to share one by interleaving kernels by priority; `kernel:exclusive` the same, but never to run next
+    /// to the others. `auto` shares one with another of your jobs
+    /// where a benefit is predicted. All but the first need --vram
     #[arg(long, value_name = "HOW")]
     pub share: Option<String>,
-    /// With --share mps: percentage of the slice's multiprocessors; by default 50
+    /// With --share mps: percentage of the slice's multiprocessors; by default 50. With --share kernel it
+    /// applies on nodes that run MPS below the kernel queue
     #[arg(long, value_name = "PERCENT")]
     pub sm: Option<u64>,
     /// Signal on which the program writes a checkpoint and exits, such as USR1; sent before a

@@ -6,7 +6,7 @@ use tessera_frames::cluster::{
 };
 use tessera_model::life::Outcome;
 use tessera_model::readings::{MemoryReading, MemoryReadings, ReadingUnit};
-use tessera_model::share::{CheckpointSignal, KernelShare, MpsShare, SharingMode, SmPercent};
+use tessera_model::share::{CheckpointSignal, KernelTerms, MpsShare, SharingMode, SmPercent};
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::spec::{Class, GpuRequest, JobSpec, Priority, RawJobSpec};
 use tessera_model::{AttemptId, Bytes, GangShape, GpuId, JobId, Millis};
@@ -195,7 +195,7 @@ impl World {
             let sm = self.random.pick(&[20, 50, 50, 70]).unwrap();
             let sm = SmPercent::try_from(sm).unwrap();
             spec.share = match (self.random.happens(30), sm.get()) {
-                (true, _) => SharingMode::Kernel(KernelShare { memory }),
+                (true, _) => SharingMode::Kernel(KernelTerms::of_memory(memory)),
                 (false, 20) => SharingMode::Auto,
                 (false, _) => SharingMode::Mps(MpsShare { sm, memory }),
             };

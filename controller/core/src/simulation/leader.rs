@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::life::{JobState, Outcome};
 use tessera_model::{ControllerId, Millis, NodeId};
-use tessera_placement::Policy;
 use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
 use tessera_placement::record::RoundRecord;
+use tessera_placement::{KernelLengths, Policy, TaskLoad};
 use uuid::Uuid;
 
 use super::super::accounts::{AccountSettings, Accounts};
@@ -63,7 +63,10 @@ fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Cl
     let controller = ControllerId::from_uuid(Uuid::from_u128(1));
     let terms = LeaseTerms::from_length(LEASE).unwrap();
     let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
-    let measured = ["ada", "bob"].map(|user| (format!("{user}: {LIGHT_TASK}"), 300));
+    let measured = ["ada", "bob"].map(|user| {
+        let load = TaskLoad { busy: 300, lengths: KernelLengths::UNKNOWN };
+        (format!("{user}: {LIGHT_TASK}"), load)
+    });
     cluster.record_task_load(measured.into());
     cluster.set_preemption_rules(PREEMPTION);
     // Two users with fair share, one of them in an account with more shares.

@@ -18,7 +18,7 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Basis, Estimator as _, GpuView, KernelSharer, MpsClient, Prediction, SharingRequest, SliceKind,
-    SpeedBasis, SpeedRange,
+    SpeedBasis, SpeedRange, TaskLoad,
 };
 use tessera_predict::colocation::SharingClient;
 use tessera_predict::contention;
@@ -32,8 +32,8 @@ pub(crate) struct Predictions {
     pub(crate) awaiting_memory: AwaitedMemory,
     /// Outcomes of predicted memory that are not reported yet.
     pub(crate) memory_outcomes: OutcomeCounts,
-    /// How busy sharing tasks are, in thousandths of their time alone.
-    pub(crate) busy: Arc<BTreeMap<String, u16>>,
+    /// What is measured about tasks' time on the device.
+    pub(crate) loads: Arc<BTreeMap<String, TaskLoad>>,
     /// How fast co-located jobs are under MPS.
     pub(crate) colocation: TrustedColocation,
     /// How long unfinished jobs ran before they checkpointed, by kind of slice.
@@ -98,7 +98,7 @@ impl Predictions {
             estimator: self.estimator.clone(),
             awaiting_memory: AwaitedMemory::default(),
             memory_outcomes: OutcomeCounts::default(),
-            busy: Arc::clone(&self.busy),
+            loads: Arc::clone(&self.loads),
             colocation: self.colocation.clone(),
             checkpoints: self.checkpoints.clone(),
         }
@@ -354,7 +354,7 @@ impl Predictions {
 
     /// Returns what is known about a job as a sharing job.
     pub(crate) fn sharer_of(&self, facts: &TaskFacts, priority: Priority) -> KernelSharer {
-        service_order(&self.busy, facts, priority)
+        service_order(&self.loads, facts, priority)
     }
 
     /// Predicts the remaining time of a waiting job, alone on such a slice, from runs of its task.
@@ -377,8 +377,8 @@ impl Predictions {
         facts: &TaskFacts,
         priority: Priority,
     ) -> Option<SharingRequest> {
-        set_service_order(share.as_mut(), service_order(&self.busy, facts, priority));
-        set_mps_client(share.as_mut(), &self.busy, facts);
+        set_service_order(share.as_mut(), service_order(&self.loads, facts, priority));
+        set_mps_client(share.as_mut(), &self.loads, facts);
         share
     }
 }

@@ -9,6 +9,7 @@ use tessera_api_types::{GangView, JobDetail, JobPage, JobView};
 use tessera_model::batch::ArrayRules;
 use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
+use tessera_model::share::SmPercent;
 use tessera_model::spec::{Class, GpuRequest, JobProgram, JobSpec, JobUpdate};
 use tessera_model::{GangShape, JobRef};
 use time::OffsetDateTime;
@@ -52,6 +53,14 @@ pub(super) async fn detail(
     let row = RowRef::new("jobs", job.id);
     let charged: u32 = row.number("charged", rest.charged)?;
     let oom_policy = spec.oom_policy();
+    let mut attempt_list = attempts::of_job(at, job.id).await?;
+    // An attempt's row has only the memory of kernel-level sharing.
+    if let Some(terms) = spec.share.kernel() {
+        for attempt in &mut attempt_list {
+            attempt.share = Some(spec.share.word().to_owned());
+            attempt.sm_percent = terms.sm.map(SmPercent::get);
+        }
+    }
     Ok(Some(JobDetail {
         program: program_line(&spec.run.program),
         work_dir: spec.run.work_dir,
@@ -78,7 +87,7 @@ pub(super) async fn detail(
         traceparent: rest.traceparent,
         submitted_by: rest.principal.unwrap_or_else(|| job.user.clone()),
         submitted_from: rest.origin,
-        attempt_list: attempts::of_job(at, job.id).await?,
+        attempt_list,
         job,
     }))
 }

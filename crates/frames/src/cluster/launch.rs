@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
-use tessera_model::share::MpsShare;
+use tessera_model::share::{MpsShare, SmPercent};
 use tessera_model::spec::{Class, Priority, RunSpec};
 use tessera_model::{AttemptId, Bytes, GpuId, JobId, NodeName, SliceId};
 
@@ -97,6 +97,10 @@ impl GangPosition {
 pub struct KernelQueueSpec {
     /// The slice's memory, as a limit for the programs on it.
     pub memory: Bytes,
+    /// Its percentage of the multiprocessors under MPS; `None` for the node's default.
+    pub sm: Option<SmPercent>,
+    /// Whether it never runs next to the slice's other jobs.
+    pub exclusive: bool,
     /// Its queue: 0 (highest) to 9.
     pub priority: Priority,
     /// Latency or throughput.

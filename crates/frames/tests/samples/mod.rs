@@ -373,14 +373,17 @@ fn launch() -> impl Strategy<Value = LaunchOrder> {
     let share = (1_u8..=100, bytes())
         .prop_map(|(sm, memory)| MpsShare { sm: sm.try_into().unwrap(), memory });
     let signal = option::of(proptest::sample::select(CheckpointSignal::ALL));
-    let kernel = (bytes(), 0_u8..=9, any::<bool>(), option::of(text())).prop_map(
-        |(memory, priority, online, task_key)| KernelQueueSpec {
+    let kernel =
+        (bytes(), option::of(1_u8..=100), 0_u8..=9, any::<[bool; 2]>(), option::of(text()));
+    let kernel =
+        kernel.prop_map(|(memory, sm, priority, [exclusive, online], task_key)| KernelQueueSpec {
             memory,
+            sm: sm.map(|sm| sm.try_into().unwrap()),
+            exclusive,
             priority: priority.try_into().unwrap(),
             class: if online { Class::Online } else { Class::Offline },
             task_key,
-        },
-    );
+        });
     let limits = (option::of(millis()), millis());
     let rest = (
         output,

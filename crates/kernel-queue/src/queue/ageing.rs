@@ -18,6 +18,7 @@
 //! * It starts at the beginning of a gap if the holder has any, because the gap hides a part of its cost.
 
 use super::KernelQueue;
+use super::gaps::may_get_grant;
 use super::grants::GrantTerms;
 use super::launches::{KernelLoss, RunningKernel};
 use super::session::QueueSession;
@@ -25,7 +26,7 @@ use crate::admission::waiting_threshold;
 use crate::lease::GrantKind;
 use crate::loss::LossBudget;
 use crate::predict::GapPrediction;
-use crate::rules::{Ageing, KernelSharing};
+use crate::rules::Ageing;
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
@@ -77,7 +78,7 @@ impl KernelQueue {
     /// Grants one launch of the session that has waited longest, if it is due and paid for.
     pub(super) fn grant_aged_launch(&mut self) {
         let Some(ageing) = self.rules.ageing else { return };
-        if self.rules.sharing == KernelSharing::Exclusive {
+        if self.owner.is_some() {
             return;
         }
         let Some((at, request)) = self.longest_waiting() else {
@@ -123,10 +124,8 @@ impl KernelQueue {
             return;
         }
         let Self { waiting, sessions, .. } = self;
-        let is_leaseless =
-            |id| sessions.iter().any(|session| session.id == id && session.lease.is_none());
         let request = waiting
-            .take_first(|request| request.predicted.is_none() && is_leaseless(request.session));
+            .take_first(|request| request.predicted.is_none() && may_get_grant(sessions, request));
         if let Some(request) = request {
             self.counters.probes += 1;
             self.grant_at_cost(request, cost);
@@ -159,7 +158,8 @@ impl KernelQueue {
 
     /// Returns the session that waits longest without a lease, and its oldest launch.
     fn longest_waiting(&self) -> Option<(usize, LaunchRequest)> {
-        let waiting = self.sessions.iter().enumerate().filter(|(_, s)| s.lease.is_none());
+        let waiting = self.sessions.iter().enumerate();
+        let waiting = waiting.filter(|(_, s)| s.lease.is_none() && s.exclusive.is_none());
         let (_, at) = waiting
             .filter_map(|(at, session)| session.wait_start.map(|wait_start| (wait_start.at, at)))
             .min()?;

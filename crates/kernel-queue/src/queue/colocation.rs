@@ -8,6 +8,7 @@
 //! * While a holder is only expected, nothing is admitted, so that it finds few kernels.
 
 use super::KernelQueue;
+use super::gaps::may_get_grant;
 use super::grants::GrantTerms;
 use super::launches::KernelLoss;
 use crate::action::Role;
@@ -77,7 +78,10 @@ impl KernelQueue {
 
     fn may_colocate(&self) -> bool {
         let is_measured = self.sessions.iter().all(|session| session.role != Role::Measure);
-        is_measured && !self.is_holder_absent() && self.fills.saved() > Nanos::ZERO
+        is_measured
+            && self.owner.is_none()
+            && !self.is_holder_absent()
+            && self.fills.saved() > Nanos::ZERO
     }
 
     fn take_admitted(&mut self, capacity: ResourceNeed) -> Option<(LaunchRequest, ResourceNeed)> {
@@ -86,8 +90,11 @@ impl KernelQueue {
         let Self { waiting, sessions, tasks, rules, served, .. } = self;
         let mut admitted = None;
         let request = waiting.take_first(|request| {
+            if !may_get_grant(sessions, request) {
+                return false;
+            }
             let session = sessions.iter().find(|session| session.id == request.session);
-            let Some(session) = session.filter(|s| s.lease.is_none()) else { return false };
+            let Some(session) = session else { return false };
             // Without a predicted time the client would not launch under the grant.
             if session.class != Class::Offline || request.predicted.is_none() {
                 return false;

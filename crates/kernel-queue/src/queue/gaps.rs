@@ -15,7 +15,7 @@ use super::launches::RunningKernel;
 use super::session::{OpenGap, QueueSession};
 use crate::lease::{GrantKind, GrantLease};
 use crate::predict::{CurrentGap, GapPrediction};
-use crate::rules::{GrantSize, KernelSharing};
+use crate::rules::GrantSize;
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
@@ -48,7 +48,7 @@ impl KernelQueue {
 
     /// Grants the launches that fit into the gap, if there is one.
     pub(super) fn fill_gap(&mut self) {
-        if self.rules.sharing == KernelSharing::Exclusive || self.waiting.is_empty() {
+        if self.owner.is_some() || self.waiting.is_empty() {
             return;
         }
         let Some(window) = self.idle_window() else { return };
@@ -125,13 +125,13 @@ impl KernelQueue {
                 let longest = absent.thousandths(rules.lapse_thousandths);
                 waiting.take_first(|request| {
                     let time = request.predicted.unwrap_or(UNKNOWN_IN_LAPSE);
-                    (is_holder_absent || time <= longest) && is_leaseless(sessions, request)
+                    (is_holder_absent || time <= longest) && may_get_grant(sessions, request)
                 })
             }
             GrantKind::Gap | GrantKind::Aged | GrantKind::Colocated => {
                 waiting.best_fit_among(idle, |request| {
                     let time = request.predicted.unwrap_or(Nanos::MAX);
-                    time.plus(switch(request)) < idle && is_leaseless(sessions, request)
+                    time.plus(switch(request)) < idle && may_get_grant(sessions, request)
                 })
             }
         };
@@ -275,8 +275,9 @@ impl KernelQueue {
     }
 }
 
-/// Returns whether the session of a launch has no grant. Each session has at most one.
-fn is_leaseless(sessions: &[QueueSession], request: &LaunchRequest) -> bool {
+/// Returns whether the session of a launch may get a grant. Each session has at most one, and one that is in exclusive
+/// mode gets none while it waits for the slice.
+pub(super) fn may_get_grant(sessions: &[QueueSession], request: &LaunchRequest) -> bool {
     let session = sessions.iter().find(|session| session.id == request.session);
-    session.is_some_and(|session| session.lease.is_none())
+    session.is_some_and(|session| session.lease.is_none() && session.exclusive.is_none())
 }

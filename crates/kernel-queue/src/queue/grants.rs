@@ -22,6 +22,10 @@ pub(super) struct GrantTerms {
     pub paid: Nanos,
 }
 
+/// While a holder is expected, two kernels are in flight only if they are this short. With longer ones the device idles
+/// for a small part of the time between them, and the holder would have to wait for both.
+const PAIRED_MAX: Nanos = Nanos::from_micros(500);
+
 impl KernelQueue {
     /// Gives all grants that can be given now. Called after every event.
     pub(super) fn grant_what_fits(&mut self) {
@@ -49,7 +53,7 @@ impl KernelQueue {
             until: terms.until,
             budget: terms.budget,
             launches: terms.launches,
-            in_flight: window_left(self.window(), others).max(1),
+            in_flight: window_left(self.window_of(&request), others).max(1),
             yields: self.waiting.iter().any(|(_, other)| other.session != request.session),
         };
         let session = &mut self.sessions[at];
@@ -60,6 +64,12 @@ impl KernelQueue {
         self.counters.grants += 1;
         self.next_expiry = self.next_expiry.min(terms.until);
         self.actions.push(QueueAction::Grant { session: request.session, grant });
+    }
+
+    /// Returns how many kernels may be in flight under the grant of a launch.
+    fn window_of(&self, request: &LaunchRequest) -> u16 {
+        let is_short = request.predicted.is_some_and(|took| took <= PAIRED_MAX);
+        if is_short { self.window() } else { self.rules.in_flight }
     }
 
     /// Deducts a launch from a session's lease. Returns whether the lease covered it.

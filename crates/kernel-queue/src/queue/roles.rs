@@ -1,19 +1,22 @@
 //! Which sessions are holders and which are fillers.
+//!
+//! An attempt in exclusive mode waits until no session of a better priority is there, nor one of the same priority that
+//! was there before. Then it has the slice until its last session ends, and nothing else is launched. Where FIKIT (§5)
+//! leaves this mode open:
+//!
+//! * The device is not taken from it, not even by a better priority: a task runs from its begin to its end.
+//! * While it waits, nothing of it runs in the gaps of others, since it would run next to them.
+//! * Later sessions of its priority wait for it, so its own wait ends.
 
 use super::KernelQueue;
-use super::session::WaitStart;
+use super::session::{SliceOwner, WaitStart};
 use crate::action::{QueueAction, Role};
 use crate::rules::KernelSharing;
 
 impl KernelQueue {
     /// Assigns every session its role. If the holders changed, all grants of gaps end.
     pub(super) fn assign_roles(&mut self) {
-        if self.rules.sharing == KernelSharing::Exclusive && self.owner.is_none() {
-            // Sessions are in the order of joining, and `min_by_key` returns the first among
-            // equals.
-            self.owner =
-                self.sessions.iter().min_by_key(|session| session.priority).map(|first| first.id);
-        }
+        self.choose_owner();
         let changes_side = |at| self.role_of(at).is_holder() != self.sessions[at].role.is_holder();
         if (0..self.sessions.len()).any(changes_side) {
             self.end_gap_leases();
@@ -35,6 +38,30 @@ impl KernelQueue {
         }
     }
 
+    /// Gives the slice to the first session, if that is in exclusive mode.
+    fn choose_owner(&mut self) {
+        if self.owner.is_some() {
+            return;
+        }
+        // Sessions are in the order of joining, and `min_by_key` returns the first among equals.
+        let Some(first) = self.sessions.iter().min_by_key(|session| session.priority) else {
+            return;
+        };
+        self.owner = match self.rules.sharing {
+            KernelSharing::Exclusive => Some(SliceOwner::Session(first.id)),
+            KernelSharing::Interleaved | KernelSharing::Colocated { .. } => {
+                first.exclusive.map(SliceOwner::Attempt)
+            }
+        };
+    }
+
+    /// Returns whether a session goes before another one, which is not in exclusive mode.
+    fn precedes(&self, at: usize, other: usize) -> bool {
+        let (first, second) = (&self.sessions[at], &self.sessions[other]);
+        first.priority < second.priority
+            || (first.priority == second.priority && first.exclusive.is_some() && at < other)
+    }
+
     /// Returns whether fillers have the device to themselves, because their holder is only expected.
     pub(super) fn is_holder_absent(&self) -> bool {
         self.sessions.iter().all(|session| !session.role.is_holder())
@@ -52,12 +79,12 @@ impl KernelQueue {
 
     fn role_of(&self, at: usize) -> Role {
         let session = &self.sessions[at];
-        let holds = match self.rules.sharing {
-            KernelSharing::Exclusive => self.owner == Some(session.id),
-            KernelSharing::Interleaved | KernelSharing::Colocated { .. } => {
-                let expected = self.expected.into_iter();
-                let others = self.sessions.iter().map(|other| other.priority);
-                others.chain(expected).all(|other| session.priority <= other)
+        let holds = match self.owner {
+            Some(owner) => owner.is(session),
+            None => {
+                session.exclusive.is_none()
+                    && self.expected.is_none_or(|expected| session.priority <= expected)
+                    && !(0..self.sessions.len()).any(|other| self.precedes(other, at))
             }
         };
         if !holds {

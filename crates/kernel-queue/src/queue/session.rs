@@ -1,5 +1,6 @@
 //! The state of one session in the queue.
 
+use tessera_model::AttemptId;
 use tessera_model::spec::{Class, Priority};
 
 use crate::action::Role;
@@ -92,6 +93,8 @@ pub(super) struct QueueSession {
     pub priority: Priority,
     pub class: Class,
     pub share_thousandths: u32,
+    /// Its attempt, if that never runs next to others.
+    pub exclusive: Option<AttemptId>,
     /// On how many streams it has launched.
     pub streams: u32,
     pub role: Role,
@@ -119,6 +122,25 @@ pub(super) struct QueueSession {
     pub counters: QueueCounters,
 }
 
+/// Who has the slice to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SliceOwner {
+    /// One process, by the rules of the slice.
+    Session(SessionId),
+    /// All processes of an attempt that requested it.
+    Attempt(AttemptId),
+}
+
+impl SliceOwner {
+    /// Returns whether a session has the slice.
+    pub fn is(self, session: &QueueSession) -> bool {
+        match self {
+            Self::Session(owner) => owner == session.id,
+            Self::Attempt(owner) => session.exclusive == Some(owner),
+        }
+    }
+}
+
 impl QueueSession {
     pub fn new(join: &Join, task: usize, now: Nanos, alive_until: Nanos) -> Self {
         Self {
@@ -127,6 +149,7 @@ impl QueueSession {
             priority: join.priority,
             class: join.class,
             share_thousandths: join.share_thousandths,
+            exclusive: join.exclusive,
             streams: 1,
             role: Role::Fill,
             is_role_sent: false,

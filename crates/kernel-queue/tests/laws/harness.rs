@@ -154,7 +154,8 @@ impl Harness {
             dead: false,
         });
         let class = Class::Offline;
-        let join = Join { session: id, task, priority, class, share_thousandths: 500 };
+        let join =
+            Join { session: id, task, priority, class, share_thousandths: 500, exclusive: None };
         self.step(QueueEvent::Join(join));
     }
 

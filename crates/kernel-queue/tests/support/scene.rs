@@ -8,6 +8,7 @@ use tessera_kernel_queue::{
     Dims, Grant, GrantKind, Join, KernelId, KernelIndex, KernelQueue, Nanos, QueueAction,
     QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
+use tessera_model::AttemptId;
 use tessera_model::spec::{Class, Priority};
 
 pub const fn us(micros: u64) -> Nanos {
@@ -64,6 +65,17 @@ impl Scene {
     }
 
     pub fn join(&mut self, session: u64, priority: u8, profile: TaskProfile) -> Vec<QueueAction> {
+        self.join_of(session, priority, profile, None)
+    }
+
+    /// Joins as a process of an attempt in exclusive mode, if one is given.
+    pub fn join_of(
+        &mut self,
+        session: u64,
+        priority: u8,
+        profile: TaskProfile,
+        exclusive: Option<AttemptId>,
+    ) -> Vec<QueueAction> {
         let task = TaskKey::new(format!("task {session}")).unwrap();
         self.queue.add_profile(&task, profile);
         let join = Join {
@@ -72,6 +84,7 @@ impl Scene {
             priority: Priority::try_from(priority).unwrap(),
             class: Class::Offline,
             share_thousandths: 1_000,
+            exclusive,
         };
         self.step(QueueEvent::Join(join))
     }

@@ -110,6 +110,10 @@ fn sharing<'c>(gpu: &'c GpuView, instance: &'c InstanceView) -> Option<Host<'c>>
     let InstanceState::Shared(tenancy) = &instance.state else { return None };
     let [(job, share)] = tenancy.sharers.as_slice() else { return None };
     let sharer = sharer_of(tenancy, *job).filter(|_| is_slice(gpu, instance.slot))?;
+    // Next to a job in exclusive mode nothing runs.
+    if sharer.exclusive {
+        return None;
+    }
     Some(Host {
         job: *job,
         user: Arc::clone(&tenancy.user),
@@ -128,7 +132,7 @@ fn sharer_of(tenancy: &Tenancy, job: JobId) -> Option<KernelSharer> {
     tenancy.kernel_sharer(job).or_else(|| {
         let (_, client) = tenancy.clients.iter().find(|(known, _)| *known == job)?;
         let (online, busy) = (client.online, client.busy);
-        Some(KernelSharer { priority: Priority::DEFAULT, online, busy })
+        Some(KernelSharer::new(Priority::DEFAULT, online, busy))
     })
 }
 

@@ -82,7 +82,14 @@ fn reckoned(prospect: SharingGain) -> String {
         SharingGain::Unknown => {
             ", as its user requested: how busy these jobs are is not known".to_owned()
         }
-        SharingGain::Little(_) | SharingGain::Slows(..) => String::new(),
+        SharingGain::OneAtATime => {
+            ", as its user requested: with share = kernel:exclusive they run one after another"
+                .to_owned()
+        }
+        SharingGain::Little(_)
+        | SharingGain::Slows(..)
+        | SharingGain::NeverFits(_)
+        | SharingGain::StopsService(_) => String::new(),
     }
 }
 

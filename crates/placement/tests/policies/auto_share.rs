@@ -68,7 +68,7 @@ fn sure(jobs: u64) -> Known {
 
 fn auto(job: QueuedJob, priority: u8, busy: impl Into<Option<u16>>) -> QueuedJob {
     let priority = Priority::try_from(priority).unwrap();
-    let known = KernelSharer { priority, online: false, busy: busy.into() };
+    let known = KernelSharer::new(priority, false, busy.into());
     QueuedJob { auto: Some(known), queue_rank: priority.into(), ..job }
 }
 

@@ -8,8 +8,8 @@ use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{Bytes, JobId};
 use tessera_placement::policy::NAMES;
 use tessera_placement::{
-    ClusterView, Decision, Feasibility, GpuView, InstanceState, KernelSharer, QueuedJob,
-    SharingRequest, Tenancy, could_ever_fit,
+    ClusterView, Decision, Feasibility, GpuView, InstanceState, KernelLengths, KernelSharer,
+    QueuedJob, SharingRequest, Tenancy, could_ever_fit,
 };
 
 use crate::arbitrary;
@@ -88,7 +88,7 @@ fn kernel_sharing(number: u64, sharer: KernelSharer) -> QueuedJob {
 }
 
 fn kernel_sharer(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
-    KernelSharer { priority: Priority::try_from(priority).unwrap(), online, busy: busy.into() }
+    KernelSharer::new(Priority::try_from(priority).unwrap(), online, busy.into())
 }
 
 #[test]
@@ -151,6 +151,39 @@ fn a_job_that_would_slow_a_service_gets_the_slow_down_and_the_remedy_explained()
     // The new job itself is an online job, of the same priority as a busy job.
     let summary = summary_of_pair(kernel_sharer(5, false, 900), kernel_sharer(5, true, 300));
     assert!(summary.contains("it doesn't join job 901: it, an online job"), "{summary}");
+}
+
+#[test]
+fn a_job_whose_kernels_fit_into_no_gap_is_refused_the_slice_and_told_why() {
+    let holder = KernelSharer {
+        lengths: KernelLengths { half_us: 2_000, gap_us: 8_250 },
+        ..kernel_sharer(0, true, 300)
+    };
+    let filler = KernelSharer {
+        lengths: KernelLengths { half_us: 200_000, gap_us: 100 },
+        ..kernel_sharer(5, false, 900)
+    };
+
+    let summary = summary_of_pair(holder, filler);
+
+    let words = "it doesn't join job 901: most of the kernel time of it is in kernels or graphs of 200.0 ms and more, \
+                 and no gap of job 901 is longer than 8.2 ms; they would only run by age, in 2 % of the time";
+    assert!(summary.contains(words), "{summary}");
+    // The other way round, the job that is there is the filler.
+    let summary = summary_of_pair(filler, holder);
+    let words = "most of the kernel time of job 901 is in kernels or graphs of 200.0 ms and more, and no gap of it is";
+    assert!(summary.contains(words), "{summary}");
+}
+
+#[test]
+fn a_job_in_exclusive_mode_joins_offline_jobs_as_requested_and_no_service() {
+    let alone = KernelSharer { exclusive: true, ..kernel_sharer(5, false, 900) };
+
+    let summary = summary_of_pair(kernel_sharer(5, false, 900), alone);
+    let words = "as its user requested: with share = kernel:exclusive they run one after another";
+    assert!(summary.contains(words), "{summary}");
+    let summary = summary_of_pair(kernel_sharer(0, true, 100), alone);
+    assert!(summary.contains("requested share = kernel:exclusive"), "{summary}");
 }
 
 #[test]

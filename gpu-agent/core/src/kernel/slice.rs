@@ -134,6 +134,7 @@ impl SliceQueue {
             priority: admission.priority,
             class: admission.class,
             share_thousandths: admission.share_thousandths,
+            exclusive: admission.exclusive.then_some(admission.attempt),
         };
         if self.queue.profile(&admission.task).is_none()
             && let Some(base) = self.bases.get(&admission.task)

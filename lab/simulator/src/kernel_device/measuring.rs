@@ -26,6 +26,7 @@ pub fn measure(program: &SimulatedProgram, seed: u64, noise: TimeNoise) -> (Task
         priority,
         class: Class::Offline,
         share_thousandths: 1_000,
+        exclusive: None,
     };
     queue.step(QueueEvent::Join(join), Nanos::ZERO);
     for kernel in 0..program.kernels() {

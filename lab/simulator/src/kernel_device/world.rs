@@ -190,8 +190,14 @@ impl SharingWorld<'_> {
         queue.add_profile(&task, self.run.profiles[at].clone());
         let priority = Priority::try_from(self.run.priorities[at]).unwrap_or(Priority::DEFAULT);
         let session = self.clients[at].session;
-        let join =
-            Join { session, task, priority, class: Class::Offline, share_thousandths: 1_000 };
+        let join = Join {
+            session,
+            task,
+            priority,
+            class: Class::Offline,
+            share_thousandths: 1_000,
+            exclusive: None,
+        };
         for action in queue.step(QueueEvent::Join(join), Nanos::ZERO) {
             if let QueueAction::Role { session, role } = action {
                 let client_index = usize::from(*session == self.clients[1].session);

@@ -245,6 +245,7 @@ fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
             priority: Priority::try_from(priority)?,
             class: Class::Offline,
             share_thousandths: 1_000,
+            exclusive: false,
             owner: None,
         };
         let library = arguments.stand_in.display().to_string();

@@ -141,10 +141,17 @@ fn compare_builds(chosen: &[&Benchmark], other: &Path, options: &Options) -> Res
 fn run(benchmark: &Benchmark, options: &Options, folder: Option<&Path>) -> Result<Value> {
     let out = options.out.join(format!("{}.json", benchmark.name));
     let program = match folder {
-        Some(folder) => folder.join(benchmark.name),
-        None => programs().path(benchmark.name),
+        Some(folder) => folder.join(benchmark.program()),
+        None => programs().path(benchmark.program()),
     };
-    let mut command = Command::new(program);
+    let mut command = Command::new("chrt");
+    match benchmark.is_real_time {
+        true => command.args(["-f", "10"]).arg(program),
+        false => {
+            command = Command::new(program);
+            &mut command
+        }
+    };
     command.args(benchmark.options);
     if let (true, Some(python)) = (benchmark.takes_hyperqueue, &options.hyperqueue_python) {
         command.arg("--hyperqueue-python").arg(python);

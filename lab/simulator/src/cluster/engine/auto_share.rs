@@ -20,10 +20,10 @@ impl SimulationRun<'_> {
     /// Returns the facts about a sharing job, if the controller decides whether it shares.
     pub(super) fn auto(&self, task: usize) -> Option<KernelSharer> {
         let job = &self.setup.jobs[task];
-        (self.setup.overheads.sharing == SimulatedSharing::Auto).then(|| KernelSharer {
-            priority: Priority::try_from(job.priority).unwrap_or_default(),
-            online: job.class == JobClass::Online,
-            busy: job.busy.map(|busy| busy.div_ceil(BUSY_STEP) * BUSY_STEP),
+        (self.setup.overheads.sharing == SimulatedSharing::Auto).then(|| {
+            let priority = Priority::try_from(job.priority).unwrap_or_default();
+            let busy = job.busy.map(|busy| busy.div_ceil(BUSY_STEP) * BUSY_STEP);
+            KernelSharer::new(priority, job.class == JobClass::Online, busy)
         })
     }
 

@@ -19,11 +19,8 @@ impl SimulationRun<'_> {
         slices: u8,
     ) -> KernelSharer {
         let job = &self.setup.jobs[task];
-        KernelSharer {
-            priority,
-            online: job.class == JobClass::Online,
-            busy: busy(job, model, slices),
-        }
+        let online = job.class == JobClass::Online;
+        KernelSharer::new(priority, online, busy(job, model, slices))
     }
 
     /// Returns how much longer each takes than alone, in thousandths.

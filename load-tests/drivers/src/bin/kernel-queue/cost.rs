@@ -162,6 +162,6 @@ fn join(queue: &mut KernelQueue, session: u64, priority: Priority, took: Nanos, 
     queue.add_profile(&task, profile);
     let session = SessionId::new(session);
     let (class, share_thousandths) = (Class::Offline, 1_000);
-    let join = Join { session, task, priority, class, share_thousandths };
+    let join = Join { session, task, priority, class, share_thousandths, exclusive: None };
     queue.step(QueueEvent::Join(join), Nanos::ZERO);
 }

@@ -144,6 +144,7 @@ fn admit(
         priority: Priority::try_from(priority)?,
         class: Class::Offline,
         share_thousandths: 1_000,
+        exclusive: false,
         owner: None,
     };
     let environment = endpoint.handle.admit(admission, &BTreeMap::new())?;
