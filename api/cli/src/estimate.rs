@@ -311,7 +311,10 @@ mod tests {
         assert!(estimate.low_bytes < estimate.total_bytes, "{estimate:?}");
         assert!(estimate.total_bytes < estimate.high_bytes, "{estimate:?}");
         let less = view(&shape, &RunOptions { checkpointing: true, ..training });
-        assert!(less.activations_bytes < estimate.activations_bytes / 3, "{less:?}");
+        // Those of the layers; the logits of 8 x 512 tokens stay.
+        let logits = 12 * 8 * 512 * shape.vocabulary;
+        let [all, fewer] = [&estimate, &less].map(|view| view.activations_bytes - logits);
+        assert!(fewer < all / 3, "{less:?}");
         assert!(draw(&estimate).contains("Request  --vram"), "{}", draw(&estimate));
     }
 

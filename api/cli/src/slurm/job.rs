@@ -40,16 +40,9 @@ pub fn gather(records: JobRecords) -> Vec<SlurmJob> {
             }
             _ => {
                 let request = requests.get(&record.submission).cloned();
-                let request = request.unwrap_or_else(|| unknown_request(record.submission));
-                let mut record = record;
-                // Before the first round that looks at it, Slurm states what it waits for, too.
-                let waits_for = record.dependency.as_ref().or(request.dependency.as_ref());
-                if record.reason.is_none() && waits_for.is_some_and(|jobs| !jobs.is_empty()) {
-                    record.reason = Some("dependency".to_owned());
-                }
                 jobs.push(SlurmJob {
                     state: SlurmState::of(&record),
-                    request,
+                    request: request.unwrap_or_else(|| unknown_request(record.submission)),
                     nodes: node.into_iter().collect(),
                     waiting: Vec::new(),
                     record,

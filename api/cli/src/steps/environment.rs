@@ -94,7 +94,12 @@ pub fn variables(
         }
         None => named.unwrap_or_else(usual).to_owned(),
     };
-    all.extend(facts.named.clone());
+    for (name, value) in &facts.named {
+        // As under Slurm, the job's own number of tasks on a node stays.
+        if name == "SLURM_JOB_NAME" || !all.contains_key(name) {
+            all.insert(name.clone(), value.clone());
+        }
+    }
     if let Some(cpus) = facts.cpus_per_task {
         all.insert("SLURM_CPUS_PER_TASK".to_owned(), cpus.to_string());
     }

@@ -60,10 +60,4 @@ mod tests {
         assert_eq!(become_program(&words(&["tessera", "step", "true"])), None);
         assert_eq!(become_program(&words(&["tessera", VERB])), None);
     }
-
-    #[test]
-    fn a_program_that_is_missing_ends_the_process_as_under_slurm() {
-        let words = ["tessera", VERB, "/no/such/program"].map(OsString::from);
-        assert_eq!(become_program(&words), Some(2));
-    }
 }
