@@ -24,9 +24,9 @@ pub mod answers;
 mod arrivals;
 mod attempt_changes;
 pub mod callers;
+mod cluster_part;
 pub mod colocation;
 pub mod commands;
-mod cluster_part;
 mod counterfactual;
 #[cfg(test)]
 mod crowded_tests;

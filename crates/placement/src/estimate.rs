@@ -234,7 +234,7 @@ pub trait Estimator: Send + Sync + std::fmt::Debug {
     /// Predicts a whole run, alone on such a slice; `None` if the task was never seen.
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction>;
 
-    /// Returns whether any run of the task is known. A round asks this about each waiting job.
+    /// Returns whether any run of the task is known. A round needs this for each waiting job.
     fn knows(&self, task: &str) -> bool;
 
     /// Forgets everything.

@@ -161,12 +161,7 @@ impl Rig {
             if online_every > 0 && number.is_multiple_of(online_every) {
                 waiting.class = Class::Online;
             }
-            snapshot.waiting.push(SubmittedJob::new(
-                JobId::from_number(number),
-                &waiting,
-                None,
-                0,
-            ));
+            snapshot.waiting.push(SubmittedJob::new(JobId::from_number(number), &waiting, None, 0));
         }
         let policy = tessera_placement::by_name(policy).context("no such policy")?;
         let controller = ControllerId::from_uuid(Uuid::from_u128(9));
