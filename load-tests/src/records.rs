@@ -210,7 +210,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         name: "kernel-pairs-true-times",
         program: Some("kernel-pairs"),
         is_real_time: true,
-        options: &["--stretch", "1", "--pairs", "AFJ", "--tasks", "300", "--measured", "300"],
+        options: &["--stretch", "1", "--pairs", "AFJ", "--tasks", "120", "--measured", "60"],
         figures: &[
             lower("/pairs/*/tessera/high_times_alone"),
             higher("/pairs/*/tessera/low_part_of_omniscient_at_the_same_cost"),
@@ -220,6 +220,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "kernel-stress",
         is_real_time: true,
+        options: &["--tasks", "150"],
         figures: &[lower("/scenes/*/high_times_alone"), higher("/scenes/*/low_part_of_idle")],
         ..PLAIN
     },

@@ -65,10 +65,11 @@ impl Played {
     /// before it had ended, to its own end.
     pub fn waited(&self) -> Waited {
         let mut waited = Waited::default();
+        let low = LowSpans::of(&self.low);
         for (ready, ran) in self.ready().zip(&self.high) {
             let mut ready = ready;
             for (from, until) in &ran.spans {
-                let blocked = self.low_between(ready, *from);
+                let blocked = low.between(ready, *from);
                 waited.for_kernels += blocked;
                 waited.for_switches += from.saturating_sub(ready).saturating_sub(blocked);
                 ready = *until;
@@ -88,10 +89,31 @@ impl Played {
         let ends = self.high.iter().filter_map(|ran| ran.spans.last()).map(|(_, until)| *until);
         std::iter::once(0).chain(ends).zip(&self.high).map(|(free, ran)| free.max(ran.queued))
     }
+}
 
-    /// Returns for how long the low program's kernels ran between two times.
-    fn low_between(&self, begin: u64, end: u64) -> u64 {
-        let spans = self.low.iter().flat_map(|ran| &ran.spans);
+/// When the low program's kernels ran, in the order of their begins. Runs have ten thousands of them.
+struct LowSpans {
+    spans: Vec<(u64, u64)>,
+    /// The latest end of a span and all before it, which may overlap.
+    latest_ends: Vec<u64>,
+}
+
+impl LowSpans {
+    fn of(low: &[Ran]) -> Self {
+        let mut spans: Vec<_> = low.iter().flat_map(|ran| ran.spans.iter().copied()).collect();
+        spans.sort_unstable();
+        let latest = |latest: &mut u64, (_, until): &(u64, u64)| {
+            *latest = (*latest).max(*until);
+            Some(*latest)
+        };
+        let latest_ends = spans.iter().scan(0, latest).collect();
+        Self { spans, latest_ends }
+    }
+
+    /// Returns for how long the kernels ran between two times.
+    fn between(&self, begin: u64, end: u64) -> u64 {
+        let first = self.latest_ends.partition_point(|latest| *latest <= begin);
+        let spans = self.spans[first..].iter().take_while(|(from, _)| *from < end);
         spans.map(|(from, until)| (*until).min(end).saturating_sub((*from).max(begin))).sum()
     }
 }
