@@ -14,7 +14,7 @@
 //! itself in virtual time.
 //!
 //! A fill must fit the gap. A job fills nothing if at least half of its kernel time is in kernels that are longer
-//! than every gap of a better priority: what remains to it is the time of launches by age. Such jobs are not
+//! than every gap of a better priority. What remains to it is the time of launches by age. Such jobs are not
 //! placed together ([`SharingGain::NeverFits`]). The lengths are those of the measured profiles, on whatever slices
 //! they were measured. What kernels may do at the same time under MPS is not part of the model.
 //!
@@ -383,7 +383,7 @@ mod tests {
         let sizes = [(Some(1), 8_001), (None, 8_000)];
         let there = [sharer(0, 100), KernelSharer { busy: None, ..filler(8_001) }];
         assert_eq!(prospect(&there, holder), SharingGain::NeverFits(sizes));
-        // Equals take turns launch by launch.
+        // Equals interleave launch by launch.
         let equal = KernelSharer { priority: holder.priority, ..filler(8_001) };
         assert!(!matches!(prospect(&[holder], equal), SharingGain::NeverFits(_)));
         let slowed = by_priority(&[holder, filler(8_001)]);
