@@ -32,7 +32,7 @@ const MARKS_MAX: usize = 64;
 /// The pause between looks at the oldest mark. Many times that is still ahead meanwhile.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The assumed time of a kernel that the queue has not received before.
+/// The assumed time of a kernel that was not defined before.
 const NEW_TIME: Nanos = Nanos::from_millis(1);
 /// How long the queue's answer about new kernels is expected.
 const ANSWER_MAX: Nanos = Nanos::from_millis(20);
@@ -41,7 +41,7 @@ static MARK_EVENTS: EventPool = EventPool::new(abi::EVENT_DISABLE_TIMING, MARKS_
 /// Predicted nanoseconds of launches since the last mark.
 static UNMARKED: AtomicU64 = AtomicU64::new(0);
 
-/// The number of kernels when new ones were last announced to the queue, and the time of that.
+/// The number of kernels when new ones were last announced, and the time of that.
 static ANNOUNCED: AtomicU32 = AtomicU32::new(0);
 static ANNOUNCED_AT: AtomicU64 = AtomicU64::new(0);
 
@@ -75,7 +75,7 @@ pub fn count_launch(kernel: u32) -> Nanos {
     if unmarked < MARK_EVERY.get() { Nanos::ZERO } else { begin_mark() }
 }
 
-/// Returns the assumed time of a kernel without a predicted one. If it is new, the session's thread announces it to the queue.
+/// Returns the assumed time of a kernel without a predicted one. If it is new, the session's thread defines it.
 #[cold]
 fn assumed_time(kernel: u32) -> Nanos {
     if kernel_catalog::is_defined(kernel) {
@@ -97,14 +97,14 @@ fn begin_mark() -> Nanos {
         // Another thread makes the mark, or an event would be an error.
         return Nanos::ZERO;
     }
-    while !may_add(time) && state::mode() == state::ACTIVE && terms::role() == terms::FREE {
+    while !has_capacity(time) && state::mode() == state::ACTIVE && terms::role() == terms::FREE {
         std::thread::sleep(PAUSE);
     }
     time
 }
 
 /// Removes the marks that the device has reached. Returns whether one more of this time may be ahead.
-fn may_add(time: Nanos) -> bool {
+fn has_capacity(time: Nanos) -> bool {
     loop {
         let Some(first) = marks().pop_front() else { return true };
         // It is removed while the driver is called, so that no lock is held.

@@ -213,7 +213,7 @@ fn a_job_in_exclusive_mode_fills_no_gaps_and_its_own_are_not_filled() {
             let used = cluster.job(holder).attempt_list.first()?.kernel.clone()?;
             (used.launches > 20).then_some(())
         });
-        // In the first round it has the better priority, and waits nevertheless.
+        // In the first round it has the better priority, and waits anyway.
         let waiting = submit("waiting", second, if round == 0 { 0 } else { 5 });
         let ended = [holder, waiting].map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
         assert_eq!(slice(&ended[0]), slice(&ended[1]));

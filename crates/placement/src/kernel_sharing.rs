@@ -383,7 +383,7 @@ mod tests {
         let sizes = [(Some(1), 8_001), (None, 8_000)];
         let there = [sharer(0, 100), KernelSharer { busy: None, ..filler(8_001) }];
         assert_eq!(prospect(&there, holder), SharingGain::NeverFits(sizes));
-        // Equals alternate launch by launch.
+        // Equals interleave launch by launch.
         let equal = KernelSharer { priority: holder.priority, ..filler(8_001) };
         assert!(!matches!(prospect(&[holder], equal), SharingGain::NeverFits(_)));
         let slowed = by_priority(&[holder, filler(8_001)]);

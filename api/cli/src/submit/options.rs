@@ -156,9 +156,9 @@ pub struct JobOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "MODE", hide_possible_values = true)]
     pub exclusive: Option<String>,
     /// `exclusive` (the default); `mps` to share a slice with other jobs of the same user; `kernel`
-    /// to share one by interleaving kernels by priority. With `kernel:exclusive` the job shares one and never runs
-    /// next to the others. `auto` shares one with another of your jobs
-    /// where a benefit is predicted. All but the first need --vram
+    /// to share one by interleaving kernels by priority. `kernel:exclusive` is the same, but the job never runs
+    /// next to the others. `auto` shares one with another of your jobs where a benefit is predicted. All but the
+    /// first need --vram
     #[arg(long, value_name = "HOW")]
     pub share: Option<String>,
     /// With --share mps: percentage of the slice's multiprocessors; by default 50. With --share kernel it
