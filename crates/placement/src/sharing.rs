@@ -177,7 +177,7 @@ fn reason(
             let (filler, holder) = (named(filler), named(holder));
             let (takes, gap) = (milliseconds(takes), milliseconds(gap));
             Some(format!(
-                "it doesn't join {with}: no gap of {holder} is longer than {gap} ms, and most of the kernel time of \
+                "it doesn't join {with}: no gap of {holder} is longer than {gap} ms. Most of the kernel time of \
                  {filler} is in kernels or graphs of {takes} ms and more. These would only run by age, in 2 % of \
                  the time"
             ))

@@ -166,12 +166,12 @@ fn a_job_whose_kernels_fit_into_no_gap_is_refused_the_slice_and_told_why() {
 
     let summary = summary_of_pair(holder, filler);
 
-    let words = "it doesn't join job 901: no gap of job 901 is longer than 8.2 ms, and most of the kernel time of it is \
+    let words = "it doesn't join job 901: no gap of job 901 is longer than 8.2 ms. Most of the kernel time of it is \
                  in kernels or graphs of 200.0 ms and more. These would only run by age, in 2 % of the time";
     assert!(summary.contains(words), "{summary}");
     // The other way round, the job that is there is the filler.
     let summary = summary_of_pair(filler, holder);
-    let words = "no gap of it is longer than 8.2 ms, and most of the kernel time of job 901 is in kernels or graphs";
+    let words = "no gap of it is longer than 8.2 ms. Most of the kernel time of job 901 is in kernels or graphs";
     assert!(summary.contains(words), "{summary}");
 }
 
