@@ -292,7 +292,8 @@ impl SlurmJob {
         };
         let state = match self.record.reason.as_deref() {
             Some("dependency_never_satisfied") => "(failed)",
-            Some("dependency") => "(unfulfilled)",
+            // No round has looked at it yet, or one found that it waits.
+            None | Some("dependency") => "(unfulfilled)",
             // What it waits for is another matter now.
             _ => return "(null)".to_owned(),
         };
