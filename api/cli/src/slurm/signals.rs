@@ -4,7 +4,7 @@
 //! known. A step over several nodes passes them on to its ranks elsewhere.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use rustix::process::{Pid, Signal, getsid, kill_process};
@@ -16,10 +16,10 @@ use crate::failure::CommandFailure;
 use crate::interactive::{Conversation, LocalInput, OwnOutput, SessionEnd};
 use crate::session::CommandSession;
 
-/// How long a job that is being started is waited for.
-const STARTS_WITHIN: Duration = Duration::from_secs(30);
+/// How often a job that is being started is looked at: for half a minute.
+const LOOKS: u32 = 600;
 
-/// How often it is looked at meanwhile.
+/// The time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The command of this program that finds the processes, inside of the job.
@@ -86,15 +86,15 @@ pub async fn send(
 /// runs.
 async fn started(session: &CommandSession, jobs: &str) -> Result<Vec<JobRecord>, SlurmFailure> {
     let filter = RecordFilter { jobs: Some(jobs.to_owned()), ..RecordFilter::default() };
-    let begun = Instant::now();
-    loop {
-        let records = session.client.records(&filter).await?.jobs;
-        let starts = records.iter().any(|record| record.state == "starting");
-        if !starts || begun.elapsed() >= STARTS_WITHIN {
-            return Ok(records);
+    let mut records = session.client.records(&filter).await?.jobs;
+    for _ in 0..LOOKS {
+        if records.iter().all(|record| record.state != "starting") {
+            break;
         }
         tokio::time::sleep(LOOK_EVERY).await;
+        records = session.client.records(&filter).await?.jobs;
     }
+    Ok(records)
 }
 
 async fn send_one(
