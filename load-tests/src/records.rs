@@ -146,7 +146,6 @@ pub const BENCHMARKS: &[Benchmark] = &[
         figures: &[
             higher("/clusters/*/jobs_per_sec"),
             higher("/clusters/*/ratio_to_hyperqueue"),
-            higher("/clusters/*/ratio_to_slurm"),
         ],
         ..PLAIN
     },
