@@ -143,10 +143,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         name: "throughput",
         options: &["--nodes", "1,16"],
         takes_hyperqueue: true,
-        figures: &[
-            higher("/clusters/*/jobs_per_sec"),
-            higher("/clusters/*/ratio_to_hyperqueue"),
-        ],
+        figures: &[higher("/clusters/*/jobs_per_sec"), higher("/clusters/*/ratio_to_hyperqueue")],
         ..PLAIN
     },
     Benchmark {

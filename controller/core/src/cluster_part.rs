@@ -5,17 +5,18 @@
 //! out. What remains has the GPUs with free capacity, those whose jobs end first, and those whose jobs are assumed to
 //! have ended. Jobs ahead in the queue reserve slots on GPUs whose jobs end first, so these reservations remain, too.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use tessera_model::mig::Profile;
 use tessera_model::{JobId, Millis};
-use tessera_placement::{ClusterView, GpuView, InstanceState};
+use tessera_placement::{ClusterView, GpuView, InstanceState, QueuedJob};
 
 /// The most GPUs of a cluster that is always considered as a whole. Chosen: a round on so many takes a few
 /// milliseconds.
 const WHOLE_MAX: usize = 256;
-/// The most GPUs with free capacity that take part. Chosen as [`WHOLE_MAX`].
-const FREE_MAX: usize = 256;
+/// The most GPUs of one model that take part because they have free capacity, or as examples. Chosen as
+/// [`WHOLE_MAX`].
+const OF_MODEL_MAX: usize = 256;
 /// The number of running jobs whose GPUs take part because these jobs end first. Chosen: there are at most eight
 /// reservations.
 const SOONEST: usize = 64;
@@ -36,8 +37,12 @@ struct SomeGpus {
 }
 
 impl ClusterPart {
-    /// `ends` has the running jobs, those that end first at the beginning.
-    pub(crate) fn of(view: &ClusterView, ends: &[(Option<Millis>, JobId)]) -> Self {
+    /// `ends` has the running jobs, those that end first at the beginning. The question is about `job`.
+    pub(crate) fn of(
+        view: &ClusterView,
+        ends: &[(Option<Millis>, JobId)],
+        job: &QueuedJob,
+    ) -> Self {
         // A power cap is about all GPUs.
         if view.gpus.len() <= WHOLE_MAX || view.power_cap.is_some() {
             return Self { some: None };
@@ -46,10 +51,15 @@ impl ClusterPart {
         for (at, gpu) in view.gpus.iter().enumerate() {
             homes.extend(jobs_of(gpu).map(|job| (job, at)));
         }
-        let free = view.gpus.iter().enumerate().filter(|(_, gpu)| has_free_capacity(gpu));
-        let mut always: BTreeSet<usize> = free.map(|(at, _)| at).take(FREE_MAX).collect();
-        let soonest = ends.iter().take(SOONEST).filter_map(|(_, job)| homes.get(job));
-        always.extend(soonest);
+        let allows = |gpu: &GpuView| {
+            job.place.as_ref().is_none_or(|place| place.allows(&gpu.node, &gpu.model))
+        };
+        // The jobs ahead may use other GPUs than this job.
+        let mut always = first_of_each_model(view, has_free_capacity);
+        always.extend(first_of_each_model(view, |gpu| allows(gpu) && has_free_capacity(gpu)));
+        let in_order = || ends.iter().filter_map(|(_, job)| homes.get(job).copied());
+        always.extend(in_order().take(SOONEST));
+        always.extend(in_order().filter(|at| allows(&view.gpus[*at])).take(SOONEST));
         Self { some: Some(SomeGpus { always, homes }) }
     }
 
@@ -81,15 +91,8 @@ impl ClusterPart {
     /// Returns some GPUs of each model as if all jobs there had ended; `None` if the cluster is small.
     pub(crate) fn emptied(&self, view: &ClusterView) -> Option<ClusterView> {
         self.some.as_ref()?;
-        let mut of_model: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut gpus = Vec::new();
-        for gpu in view.gpus.iter().filter(|gpu| gpu.available) {
-            let count = of_model.entry(&gpu.model).or_default();
-            *count += 1;
-            if *count <= WHOLE_MAX {
-                gpus.push(gpu.clone());
-            }
-        }
+        let examples = first_of_each_model(view, |gpu| gpu.available);
+        let gpus: Vec<GpuView> = examples.into_iter().map(|at| view.gpus[at].clone()).collect();
         let gone = gpus.iter().flat_map(jobs_of).collect();
         let part = ClusterView { gpus, power_cap: view.power_cap };
         Some(without_jobs(&part, &gone))
@@ -113,6 +116,20 @@ pub(crate) fn without_jobs(view: &ClusterView, gone: &BTreeSet<JobId>) -> Cluste
         }
     }
     view
+}
+
+/// Returns the first GPUs of each model for which `is_meant` holds, at most [`OF_MODEL_MAX`] of each.
+fn first_of_each_model(view: &ClusterView, is_meant: impl Fn(&GpuView) -> bool) -> BTreeSet<usize> {
+    let mut counts: HashMap<&str, usize> = HashMap::new();
+    let mut first = BTreeSet::new();
+    for (at, gpu) in view.gpus.iter().enumerate().filter(|(_, gpu)| is_meant(gpu)) {
+        let count = counts.entry(&gpu.model).or_default();
+        if *count < OF_MODEL_MAX {
+            *count += 1;
+            first.insert(at);
+        }
+    }
+    first
 }
 
 fn jobs_of(gpu: &GpuView) -> impl Iterator<Item = JobId> {

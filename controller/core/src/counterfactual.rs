@@ -127,7 +127,7 @@ impl<'q> StartQuestion<'q> {
     ) -> Self {
         let view = cluster.view(now);
         let ends = cluster.expected_ends(now);
-        let part = ClusterPart::of(&view, &ends);
+        let part = ClusterPart::of(&view, &ends, job);
         let forecast = ClusterForecast::new(cluster, now);
         Self { cluster, line, job, view, forecast, ends, part }
     }

@@ -1,6 +1,9 @@
 //! Large clusters: only a part of their GPUs takes part in the questions of an explanation.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
+use tessera_model::place::PlaceFilter;
 
 use super::*;
 use crate::cluster_part::ClusterPart;
@@ -62,6 +65,26 @@ proptest! {
         let (by_part, by_all) = (by_part.unwrap(), by_all.unwrap());
         prop_assert!((by_all..=by_all + by_all / 15).contains(&by_part), "{by_part} of {by_all}");
     }
+}
+
+#[test]
+fn a_free_gpu_of_the_only_model_that_a_job_may_use_is_found_behind_many_others() {
+    let mut cluster = large(0, 0, vec![fresh(1, "bob", GpuRequest::Whole)]);
+    let mut waiting = cluster.queue.queued(JobId::from_number(1)).unwrap().job.clone();
+    let model = "h100-80gb";
+    waiting.place =
+        Some(Arc::new(PlaceFilter { model: Some(model.to_owned()), ..Default::default() }));
+    let mut view = cluster.view(START);
+    for gpu in &mut view.gpus {
+        gpu.instances.clear();
+    }
+    view.gpus.last_mut().unwrap().model = model.to_owned();
+    cluster.queue.waiting.clear();
+
+    let part = ClusterPart::of(&view, &[], &waiting).select(&view, &BTreeSet::new()).unwrap();
+
+    assert!(part.gpus.len() < view.gpus.len());
+    assert!(part.gpus.iter().any(|gpu| gpu.model == model));
 }
 
 #[test]
