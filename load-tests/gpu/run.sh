@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures Tessera's kernel plane on a machine with an NVIDIA driver, python3 and, better, PyTorch. Takes about ten
+# Measures Tessera on a machine with an NVIDIA driver, python3 and, better, PyTorch. Takes about twelve
 # minutes. It changes no setting of a GPU.
 #
 #   ./run.sh [--out FOLDER] [--only 2,3] [--quick]
@@ -21,6 +21,8 @@ parts=(
   "5 profiles 150 profiles of FIKIT's networks as files for the player"
   "6 switches 60 context switch and time slice"
   "7 pairs 420 pairs A, F, J and findings 1 and 2"
+  "8 memory 240 memory: PyTorch's contract, companion, watch, growing programs, models"
+  "9 cluster 300 a cluster on this GPU"
 )
 
 usage() { sed -n '2,9s/^# \{0,1\}//p' "$0"; }
@@ -39,7 +41,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 if [ -n "$only" ]; then
-  [[ $only =~ ^[1-7](,[1-7])*$ ]] || die "--only takes numbers from 1 to 7 with commas, such as 2,3; not $only"
+  [[ $only =~ ^[1-9](,[1-9])*$ ]] || die "--only takes numbers from 1 to 9 with commas, such as 2,3; not $only"
 fi
 command -v python3 >/dev/null || die "there is no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || die "python3 must be 3.9 or newer"
@@ -47,7 +49,7 @@ command -v timeout >/dev/null || die "there is no timeout (coreutils)"
 out=${out:-$here/results-$(date -u +%Y%m%dT%H%M%SZ)}
 mkdir -p "$out" || die "can't make $out"
 out=$(cd "$out" && pwd)
-rm -f "$out"/machine.json "$out"/[1-7]-*.json "$out"/summary.json
+rm -f "$out"/machine.json "$out"/[1-9]-*.json "$out"/summary.json
 export PYTHONDONTWRITEBYTECODE=1
 export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}
 

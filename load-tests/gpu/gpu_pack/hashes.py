@@ -1,8 +1,22 @@
 """Part 3: the results of programs with the shim in each role are, bit by bit, those without it."""
 
 from .part import Part
+from .pipe import Pipe, of_kind
 from .processes import Child, Queue
 from .roles import ROLES, Roles
+
+
+def watched(part, module, title, arguments, variables, alone, within):
+    """Runs a program that the shim only watches."""
+    with part.guarded("%s: watched" % title), Pipe() as pipe:
+        with Child(module, "none", *arguments, env=dict(pipe.for_watch(), **variables)) as child:
+            report = child.report(within)
+        first = of_kind(pipe.finish(), "f")
+        for name, value in alone["results"].items():
+            if "hash" in value:
+                there = report["results"].get(name, {})
+                part.check("%s: %s, watched" % (title, name), bool(first) and there.get("hash") == value["hash"],
+                           hash=there.get("hash"), without=value["hash"], first_launches=len(first))
 
 
 def compare(part, queue, module, title, arguments=(), variables=None, within=150):
@@ -14,6 +28,7 @@ def compare(part, queue, module, title, arguments=(), variables=None, within=150
         if "hash" not in value:
             part.row(value.get("status", "fail"), "%s: %s, without the shim" % (title, name),
                      **{key: value[key] for key in value if key != "status"})
+    watched(part, module, title, arguments, variables, alone, within)
     again = {}
 
     def is_steady(name, value):

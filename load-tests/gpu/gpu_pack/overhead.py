@@ -1,6 +1,7 @@
-"""Part 4: what the shim costs a launch and a program, free, holding and measuring."""
+"""Part 4: what the shim costs a launch and a program: watched, free, holding and measuring."""
 
 from .part import Part, Skip
+from .pipe import Pipe
 from .processes import Child, Queue
 from .roles import Roles
 
@@ -13,6 +14,9 @@ def by_launch(part, queue):
     blocks = "20" if part.quick else "200"
     with Child("launch_costs", "none", blocks) as child:
         part.measured("a launch without the shim", **child.report())
+    with part.guarded("a launch, watched"), Pipe() as pipe:
+        with Child("launch_costs", "none", blocks, env=pipe.for_watch()) as child:
+            part.measured("a launch, watched", **child.report())
     for role in WANTED:
         with part.guarded("a launch, %s" % role):
             with roles.role(role) as environment, Child("launch_costs", role, blocks, env=environment) as child:
@@ -29,6 +33,12 @@ def by_program(part, queue):
     with Child("torch_costs", "none", rounds) as child:
         alone = child.report(120)
     part.measured("programs without the shim", **alone)
+    with part.guarded("programs, watched"), Pipe() as pipe:
+        with Child("torch_costs", "none", rounds, env=pipe.for_watch()) as child:
+            seen = child.report(120)
+        for name, of_program in seen["programs"].items():
+            part.measured("%s, watched" % name, times_alone=round(
+                of_program["p50"] / alone["programs"][name]["p50"], 4), **of_program)
     for name in alone["programs"]:
         # Each program is its own task: what is measured of one proves nothing about the other.
         roles = Roles(queue, "overhead of " + name)

@@ -24,7 +24,7 @@ of_machine = {}
 
 def know(machine):
     """Lets children know the machine."""
-    of_machine["TESSERA_PACK_ITERATIONS_PER_MS"] = str(machine.get("iterations_per_ms", 1))
+    of_machine["GPU_PACK_ITERATIONS_PER_MS"] = str(machine.get("iterations_per_ms", 1))
 
 
 def environment(extra=None):

@@ -65,6 +65,9 @@ class _Device:
     def give(self, size):
         self.allocated -= size
 
+    def empty_cache(self):
+        self.reserved = -(-self.allocated // BLOCK) * BLOCK
+
 
 _device = _Device()
 
@@ -105,15 +108,16 @@ def _memory_stats(device=None):
     }
 
 
-def _forbidden(name):
+def _forbidden(name, effect=lambda: None):
     def call(*_args, **_kwargs):
         calls.append(name)
+        effect()
 
     return call
 
 
 cuda.memory_stats = _memory_stats
-cuda.empty_cache = _forbidden("empty_cache")
+cuda.empty_cache = _forbidden("empty_cache", _device.empty_cache)
 cuda.reset_peak_memory_stats = _forbidden("reset_peak_memory_stats")
 cuda.memory = types.ModuleType("torch.cuda.memory")
 cuda.memory._record_memory_history = _forbidden("_record_memory_history")
