@@ -5,9 +5,11 @@ frameworks that it knows, imports none of them, and never initialises CUDA. What
 pipe TESSERA_MEMORY_PIPE, one line for each report, at most 512 bytes, so that lines of several processes never
 mix:
 
-    m PID RANK ITERATION ALLOCATED RESERVED PEAK    memory of all devices of the process, in bytes
+    m PID RANK ITERATION ALLOCATED RESERVED PEAK SPLIT    memory of all devices of the process, in bytes
     o PID RANK ITERATION REQUESTED ALLOCATED FREE   the allocator gave a request up
     p PID RANK FRAMEWORK FRACTION                   the framework takes memory in advance
+
+SPLIT is what the allocator can't return, because parts of the same segments are in use.
 
 An iteration is a step of any optimizer, or a second in programs without one. A pipe that is full loses the
 line; the program never waits. Any error silences the companion. TESSERA_COMPANION=off switches it off.
@@ -39,6 +41,9 @@ class _Companion:
         self.thread = None
         self.torch = None
         self.jax = None
+        get = os.environ.get
+        settings = get("PYTORCH_ALLOC_CONF", "") + get("PYTORCH_CUDA_ALLOC_CONF", "")
+        self.is_expandable = "expandable_segments:true" in settings.lower()
 
     def write(self, line):
         """One write, which is whole or not at all: it also runs under the allocator's lock."""
@@ -57,21 +62,24 @@ class _Companion:
         found = self.torch_memory() or self.jax_memory()
         if found:
             words = (self.pid, self.rank, self.iteration) + found
-            self.write("m %d %s %d %d %d %d" % words)
+            self.write("m %d %s %d %d %d %d %d" % words)
 
     def torch_memory(self):
-        """Returns allocated, reserved and peak bytes; None before the context exists."""
+        """Returns allocated, reserved, peak and split bytes; None before the context exists."""
         torch = self.torch
         if torch is None or not torch.cuda.is_initialized():
             return None
         self.observe(torch)
-        allocated = reserved = peak = 0
+        allocated = reserved = peak = split = 0
         for device in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(device)
             allocated += stats.get("allocated_bytes.all.current", 0)
             reserved += stats.get("reserved_bytes.all.current", 0)
             peak += stats.get("allocated_bytes.all.peak", 0)
-        return (allocated, reserved, peak) if reserved else None
+            split += stats.get("inactive_split_bytes.all.current", 0)
+        # Such segments return any of their pages.
+        split = 0 if self.is_expandable else split
+        return (allocated, reserved, peak, split) if reserved else None
 
     def jax_memory(self):
         """The same for JAX; its devices are looked at only once a backend exists."""
@@ -87,7 +95,7 @@ class _Companion:
                 allocated += used
                 reserved += stats.get("pool_bytes", stats.get("bytes_reserved", used))
                 peak += stats.get("peak_bytes_in_use", used)
-        return (allocated, reserved, peak) if peak else None
+        return (allocated, reserved, peak, 0) if peak else None
 
     def observe(self, torch):
         """Attaches the observer of refusals. Attaching it initialises CUDA in some versions
@@ -95,7 +103,7 @@ class _Companion:
         if self.observed:
             return
         self.observed = True
-        attach = getattr(torch._C, "_cuda_attachOutOfMemoryObserver", None)
+        attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
         if attach is not None:
             attach(self.refused)
 

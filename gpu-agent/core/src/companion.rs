@@ -38,6 +38,8 @@ pub enum CompanionLine<'l> {
         reserved: Bytes,
         /// The peak use of the program.
         peak: Bytes,
+        /// Memory that the allocator holds and can't return. Companions of older agents do not report it.
+        split: Bytes,
     },
     /// The allocator refused a request.
     Refused {
@@ -73,7 +75,8 @@ impl<'l> CompanionLine<'l> {
         match kind {
             "m" => {
                 let (allocated, reserved, peak) = (bytes()?, bytes()?, bytes()?);
-                Some(Self::Memory { pid, iteration, allocated, reserved, peak })
+                let split = bytes().unwrap_or(Bytes::ZERO);
+                Some(Self::Memory { pid, iteration, allocated, reserved, peak, split })
             }
             "o" => Some(Self::Refused { pid, iteration, requested: bytes()? }),
             _ => None,
@@ -88,6 +91,22 @@ struct ProcessMemory {
     allocated: u64,
     reserved: u64,
     reserved_peak: u64,
+    peak: u64,
+    /// How far the peak exceeded what was still in use after it.
+    passing: u64,
+    split: u64,
+}
+
+impl ProcessMemory {
+    /// Returns what the newest iteration needed at most.
+    ///
+    /// What is in use after an iteration is not that: the activations of training are freed by then. Frameworks report
+    /// the peak of the whole program only. So an iteration that did not raise it is taken to need as much beyond what
+    /// remains as the last one that did. Memory that the allocator can't return counts as well.
+    fn needed(&self) -> u64 {
+        let peak = self.allocated.saturating_add(self.passing).min(self.peak);
+        peak.max(self.allocated.saturating_add(self.split))
+    }
 }
 
 /// The memory of all processes of an attempt.
@@ -114,7 +133,7 @@ pub struct CompanionReadings {
     partial: Vec<u8>,
     /// What the shim reported of the driver.
     watch: WatchReadings,
-    /// Iterations and what was in use since they were last taken: at most twice as many as a report has.
+    /// Iterations and what they needed since they were last taken: at most twice as many as a report has.
     trail: Vec<(u64, Bytes)>,
     /// The newest iteration of a trail.
     newest: Option<u64>,
@@ -144,7 +163,7 @@ impl CompanionReadings {
 
     fn take_line(&mut self, line: CompanionLine<'_>, now: Millis) {
         match line {
-            CompanionLine::Memory { pid, iteration, allocated, reserved, .. } => {
+            CompanionLine::Memory { pid, iteration, allocated, reserved, peak, split } => {
                 let is_known = self.processes.contains_key(&pid);
                 if !is_known && self.processes.len() >= PROCESSES_MAX {
                     return;
@@ -153,6 +172,11 @@ impl CompanionReadings {
                 process.iteration = iteration;
                 (process.allocated, process.reserved) = (allocated.get(), reserved.get());
                 process.reserved_peak = process.reserved_peak.max(reserved.get());
+                process.split = split.get();
+                if peak.get() > process.peak {
+                    process.peak = peak.get();
+                    process.passing = peak.get().saturating_sub(allocated.get());
+                }
                 self.follow(iteration);
             }
             CompanionLine::Refused { pid, iteration, .. } => {
@@ -171,7 +195,7 @@ impl CompanionReadings {
         if self.newest.is_some_and(|newest| iteration <= newest) {
             return;
         }
-        let used = self.processes.values().map(|p| p.allocated).fold(0, u64::saturating_add);
+        let used = self.processes.values().map(ProcessMemory::needed).fold(0, u64::saturating_add);
         // Before its first allocation a program has not begun.
         if used == 0 {
             return;

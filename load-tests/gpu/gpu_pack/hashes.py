@@ -1,5 +1,8 @@
 """Part 3: the results of programs with the shim in each role are, bit by bit, those without it."""
 
+import threading
+from concurrent import futures
+
 from .part import Part
 from .pipe import Pipe, of_kind
 from .processes import Child, Queue
@@ -19,8 +22,11 @@ def watched(part, module, title, arguments, variables, alone, within):
                            hash=there.get("hash"), without=value["hash"], first_launches=len(first))
 
 
-def compare(part, queue, module, title, arguments=(), variables=None, within=150):
-    """Runs a program without the shim and in each role, and compares what it computed."""
+def compare(part, module, title, arguments=(), variables=None, within=150):
+    """Runs a program without the shim and in each role, and compares what it computed.
+
+    The roles run side by side, each with its own queue: results must not depend on times.
+    """
     variables = variables or {}
     with Child(module, "none", *arguments, env=variables) as child:
         alone = child.report(within)
@@ -28,20 +34,19 @@ def compare(part, queue, module, title, arguments=(), variables=None, within=150
         if "hash" not in value:
             part.row(value.get("status", "fail"), "%s: %s, without the shim" % (title, name),
                      **{key: value[key] for key in value if key != "status"})
-    watched(part, module, title, arguments, variables, alone, within)
     again = {}
 
     def is_steady(name, value):
         """A program that never computes the same proves nothing about the shim."""
-        if not again:
-            with Child(module, "none", *arguments, env=variables) as child:
-                again.update(child.report(within)["results"])
+        with once:
+            if not again:
+                with Child(module, "none", *arguments, env=variables) as child:
+                    again.update(child.report(within)["results"])
         return again.get(name, {}).get("hash") == value["hash"]
 
-    roles = Roles(queue, title)
-    for role in ROLES:
-        with part.guarded("%s: %s" % (title, role)):
-            with roles.role(role) as environment:
+    def run(role):
+        with part.guarded("%s: %s" % (title, role)), Queue(part.machine) as queue:
+            with Roles(queue, title).role(role) as environment:
                 with Child(module, role, *arguments, env=dict(environment, **variables)) as child:
                     report = child.report(within)
             for name, value in alone["results"].items():
@@ -62,6 +67,13 @@ def compare(part, queue, module, title, arguments=(), variables=None, within=150
                 else:
                     part.row("pass", row, **facts)
 
+    once = threading.Lock()
+    with futures.ThreadPoolExecutor(1 if part.machine["stand_in"] else len(ROLES) + 1) as pool:
+        running = [pool.submit(watched, part, module, title, arguments, variables, alone, within)]
+        running += [pool.submit(run, role) for role in ROLES]
+    for one in running:
+        one.result()
+
 
 def allocator(setting):
     """Returns the variables of a setting of PyTorch's allocator, under its older and its newer name."""
@@ -72,9 +84,8 @@ def main():
     part = Part("3-hashes", "result hashes with and without the shim in each role")
     with part.guarded("hashes"):
         part.need_sharing()
-        with Queue(part.machine) as queue:
-            with part.guarded("driver"):
-                compare(part, queue, "driver_results", "driver", ["200" if part.quick else "5000"])
+        with part.guarded("driver"):
+            compare(part, "driver_results", "driver", ["200" if part.quick else "5000"])
         with part.guarded("torch"):
             part.need_torch()
             sets = (
@@ -83,8 +94,8 @@ def main():
                 ("expandable segments", ["gpt2"], allocator("expandable_segments:True")),
             )
             for title, names, variables in sets:
-                with part.guarded(title), Queue(part.machine) as queue:
-                    compare(part, queue, "torch_results", title, names, variables)
+                with part.guarded(title):
+                    compare(part, "torch_results", title, names, variables)
     part.done()
 
 

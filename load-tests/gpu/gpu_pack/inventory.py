@@ -56,7 +56,8 @@ def smi(part):
     if done.returncode != 0:
         raise RuntimeError(done.stderr or done.stdout)
     for line in done.stdout.splitlines():
-        part.measured("nvidia-smi", **dict(zip(FIELDS.split(","), (field.strip() for field in line.split(",")))))
+        fields = dict(zip(FIELDS.split(","), (field.strip() for field in line.split(","))))
+        part.measured("nvidia-smi", gpu=fields.pop("name"), **fields)
 
 
 def mps(part):

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 
@@ -35,6 +36,8 @@ class Part:
         with open(os.path.join(self.out, "machine.json")) as file:
             self.machine = json.load(file)
         self.rows = []
+        # Some parts run programs side by side.
+        self.lock = threading.Lock()
         self.begun = time.monotonic()
         self.result = {
             "part": name, "title": title, "quick": self.quick, "machine": self.machine, "complete": False,
@@ -52,10 +55,11 @@ class Part:
 
     def row(self, status, name, **facts):
         """Adds a row."""
-        self.rows.append(dict(facts, name=name, status=status))
         shown = json.dumps(facts)
-        print("  %-8s %s %s" % (status, name, shown if len(shown) < 300 else shown[:300] + "..."), flush=True)
-        self.write()
+        with self.lock:
+            self.rows.append(dict(facts, name=name, status=status))
+            print("  %-8s %s %s" % (status, name, shown if len(shown) < 300 else shown[:300] + "..."), flush=True)
+            self.write()
 
     def measured(self, name, **facts):
         """Adds figures that nothing is expected of."""

@@ -29,7 +29,7 @@ def limit():
 def observer_first():
     """Whether attaching the observer initialises CUDA."""
     before = torch.cuda.is_initialized()
-    torch._C._cuda_attachOutOfMemoryObserver(lambda *_: None)
+    torch._C._cuda_attach_out_of_memory_observer(lambda *_: None)
     return {"observer_initialises": not before and torch.cuda.is_initialized()}
 
 
@@ -47,10 +47,10 @@ def facts():
         seen = torch.cuda.memory_stats(0)
         return [
             seen["%s_bytes.all.%s" % (what, when)] for what in ("allocated", "reserved") for when in ("current", "peak")
-        ]
+        ] + [seen["inactive_split_bytes.all.current"]]
 
     found["flat_integers"] = all(type(number) is int for number in stats())
-    allocated, _, reserved, _ = stats()
+    allocated, _, reserved, _, _ = stats()
     found["reserved_in_blocks"] = reserved >= allocated > 0 and reserved % BLOCK == 0
     large = take(64 * MIB)
     with_large = stats()
@@ -62,7 +62,7 @@ def facts():
     torch.cuda.empty_cache()
     found["empty_cache_returns_it"] = stats()[2] <= with_large[2] - 64 * MIB
     seen = []
-    torch._C._cuda_attachOutOfMemoryObserver(lambda *words: seen.append(words))
+    torch._C._cuda_attach_out_of_memory_observer(lambda *words: seen.append(words))
     cached = take(64 * MIB)
     del cached
     held = stats()

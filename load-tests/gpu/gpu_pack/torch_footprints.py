@@ -74,7 +74,7 @@ def process_bytes():
     return of_process[0] if of_process and of_process[0] < 1 << 60 else None
 
 
-def build(name, is_trained):
+def build(name, form):
     """Returns the model with random weights."""
     import transformers
 
@@ -87,14 +87,18 @@ def build(name, is_trained):
         family = transformers.AutoModelForSeq2SeqLM
     else:
         family = transformers.AutoModelForCausalLM
-    with torch.device("cuda"):
-        return family.from_config(config), config
+    # Weights are made in their own format: in another they would take its room first.
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16 if form == "bfloat16" else torch.float32)
+    try:
+        with torch.device("cuda"):
+            return family.from_config(config, dtype=torch.get_default_dtype()), config
+    finally:
+        torch.set_default_dtype(kept)
 
 
 def train(name, batch, length, form, optimizer, checkpointing):
-    net, config = build(name, True)
-    if form == "bfloat16":
-        net = net.to(torch.bfloat16)
+    net, config = build(name, form)
     net.train()
     if checkpointing:
         net.gradient_checkpointing_enable()
@@ -114,8 +118,8 @@ def train(name, batch, length, form, optimizer, checkpointing):
 
 
 def infer(name, batch, length, form):
-    net, config = build(name, False)
-    net = net.to(torch.bfloat16 if form == "bfloat16" else torch.float32).eval()
+    net, config = build(name, form)
+    net.eval()
     tokens = torch.randint(5, config.vocab_size, (batch, length), device="cuda")
     with torch.inference_mode():
         if config.model_type in ENCODERS:

@@ -3,12 +3,12 @@
 Its contract, each part as PyTorch 2 has it:
 
 - `torch.cuda.is_initialized()` is False until the first allocation, and asking changes nothing;
-- `torch.cuda.memory_stats(device)` is a flat dictionary with `allocated_bytes.all.current`, `.peak` and
-  `reserved_bytes.all.current`, `.peak`;
+- `torch.cuda.memory_stats(device)` is a flat dictionary with `allocated_bytes.all.current`, `.peak`,
+  `reserved_bytes.all.current`, `.peak` and `inactive_split_bytes.all.current`;
 - reserved memory grows in blocks of 2 MiB and is kept after a free; `empty_cache()` returns it;
 - a request above the capacity frees the cache, is tried again, and only then is given up: the observer is called
   with (device, requested, allocated, free), and `torch.OutOfMemoryError` is raised;
-- `torch._C._cuda_attachOutOfMemoryObserver(f)` initialises CUDA (pytorch#107330);
+- `torch._C._cuda_attach_out_of_memory_observer(f)` initialises CUDA (pytorch#107330);
 - `torch.optim.optimizer.register_optimizer_step_post_hook(f)` calls f(optimizer, args, kwargs) after each step of
   every optimizer.
 
@@ -105,6 +105,8 @@ def _memory_stats(device=None):
         "allocated_bytes.all.peak": _device.allocated_peak,
         "reserved_bytes.all.current": _device.reserved,
         "reserved_bytes.all.peak": _device.reserved_peak,
+        # It has no segments of which a part is free.
+        "inactive_split_bytes.all.current": 0,
     }
 
 
@@ -133,7 +135,7 @@ def _attach(observer):
     _device.observers.append(observer)
 
 
-_C._cuda_attachOutOfMemoryObserver = _attach
+_C._cuda_attach_out_of_memory_observer = _attach
 sys.modules["torch._C"] = _C
 
 from . import optim  # noqa: E402
