@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use tessera_agent::inspect::Inspection;
+use tessera_agent_core::companion::CompanionReadings;
 use tessera_frames::cluster::MigReport;
 use tessera_load_tests::programs::programs;
+use tessera_model::readings::{MemoryReadings, ReadingUnit};
+use tessera_model::{Bytes, Millis};
+use tessera_predict::peak::{MemoryWatch, WatchAdvice, WatchTerms};
 use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::node::SimulatedNode;
 
@@ -107,5 +111,109 @@ fn everything_that_was_kept_of_real_gpus_is_still_understood() {
             let seen = sound(&path);
             assert!(!seen.gpus.is_empty(), "{}", path.display());
         }
+    }
+}
+
+/// A program on a real GPU whose memory was limited: what its companion reported, and how it ended.
+struct RecordedSeries {
+    name: String,
+    limit: u64,
+    ran_out: bool,
+    lines: Vec<(u64, String)>,
+}
+
+/// Reads the series that part 8 of the GPU pack kept.
+fn recorded_series() -> Vec<RecordedSeries> {
+    let folder = gpu_folder().join("results/nvidia-h200/series");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let read = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap();
+        let mut lines = text.lines();
+        let (_, facts) = (lines.next().unwrap(), lines.next().unwrap());
+        let limit = facts.strip_prefix("# limit ").unwrap().split_once(',').unwrap().0;
+        let rows = lines.skip(1).map(|row| {
+            let (iteration, numbers) = row.split_once(',').unwrap();
+            let line = format!("m 1 0 {iteration} {}\n", numbers.replace(',', " "));
+            (iteration.parse().unwrap(), line)
+        });
+        RecordedSeries {
+            name: path.file_stem().unwrap().to_string_lossy().into_owned(),
+            limit: limit.parse().unwrap(),
+            ran_out: facts.contains("ended out of memory"),
+            lines: rows.collect(),
+        }
+    };
+    paths.iter().map(read).collect()
+}
+
+/// The first prediction about a series: where it was made, where it says that memory runs out, and whether the job would
+/// have been moved in the end.
+struct Predicted {
+    first: Option<(u64, u64)>,
+    last: Option<u64>,
+    moved: Option<u64>,
+}
+
+/// Follows a series as agent and controller do: a report every five seconds.
+fn follow(series: &RecordedSeries) -> Predicted {
+    const ITERATION: u64 = 110;
+    let (mut readings, mut watch) = (CompanionReadings::default(), MemoryWatch::default());
+    let mut predicted = Predicted { first: None, last: None, moved: None };
+    let terms = WatchTerms {
+        capacity: Bytes::new(series.limit),
+        checkpoint: Some(Millis::from_secs(1)),
+        delay: Millis::from_secs(1),
+        left: None,
+        restart: Millis::from_secs(5),
+    };
+    for (at, (iteration, line)) in series.lines.iter().enumerate() {
+        let now = Millis::new(iteration * ITERATION);
+        readings.take(line.as_bytes(), now);
+        if at % 9 != 8 {
+            continue;
+        }
+        watch.take(&MemoryReadings {
+            unit: ReadingUnit::Iterations,
+            left_out: Bytes::ZERO,
+            preallocated: false,
+            readings: readings.take_trail(now),
+        });
+        match watch.advise(&terms) {
+            WatchAdvice::Wait => {}
+            WatchAdvice::Report(forecast) => {
+                predicted.first.get_or_insert((*iteration, forecast.crossing));
+                predicted.last = Some(forecast.crossing);
+            }
+            WatchAdvice::Act(forecast) => {
+                predicted.first.get_or_insert((*iteration, forecast.crossing));
+                predicted.last = Some(forecast.crossing);
+                predicted.moved.get_or_insert(*iteration);
+            }
+        }
+    }
+    predicted
+}
+
+#[test]
+fn real_programs_that_run_out_of_memory_are_predicted_and_others_are_left_alone() {
+    let all = recorded_series();
+    assert_eq!(all.iter().filter(|series| series.ran_out).count(), 4);
+    assert_eq!(all.iter().filter(|series| !series.ran_out).count(), 5);
+    for series in all {
+        let end = series.lines.last().unwrap().0;
+        let Predicted { first, last, moved } = follow(&series);
+        println!(
+            "{}: {} at {end}; first {first:?}, last {last:?}, moved {moved:?}",
+            series.name, series.ran_out
+        );
+        if !series.ran_out {
+            assert_eq!(moved, None, "{}", series.name);
+            continue;
+        }
+        // Ten iterations are its checkpoint of a second.
+        assert!(moved.unwrap() + 9 <= end, "{}: {moved:?} of {end}", series.name);
+        assert!(last.unwrap().abs_diff(end) * 10 <= end, "{}: {last:?}, not {end}", series.name);
     }
 }

@@ -49,6 +49,9 @@ struct RunOptions {
     /// The program keeps the scores of attention for the backward pass: it has no fused attention
     #[arg(long)]
     eager_attention: bool,
+    /// Gradients are kept during the forward pass: the program accumulates them, or has a PyTorch before 2.0
+    #[arg(long)]
+    accumulation: bool,
     /// The CUDA context, in MiB; older versions of CUDA need twice as much
     #[arg(long, default_value_t = CONTEXT_MIB, value_name = "MIB", value_parser = clap::value_parser!(u64).range(..=1 << 20))]
     context: u64,
@@ -63,6 +66,7 @@ impl Default for RunOptions {
             dtype: NumberFormat::Half,
             checkpointing: false,
             eager_attention: false,
+            accumulation: false,
             context: CONTEXT_MIB,
         }
     }
@@ -73,12 +77,13 @@ impl Default for RunOptions {
 pub struct MemoryEstimateView {
     /// Number of weights.
     pub parameters: u64,
-    /// Weights, with their copy in mixed precision.
+    /// Weights, with their copy in mixed precision if that exists when most memory is needed.
     pub weights_bytes: u64,
+    /// Gradients that exist when most memory is needed: by default none in the forward pass.
     pub gradients_bytes: u64,
     /// The optimizer's state.
     pub optimizer_bytes: u64,
-    /// Activations; in inference those of one layer.
+    /// Activations; in inference those of one layer. If the optimizer's step needs more, its temporary values.
     pub activations_bytes: u64,
     /// Keys and values of all layers, in inference.
     pub cache_bytes: u64,
@@ -167,6 +172,8 @@ impl RunOptions {
             optimizer: self.optimizer,
             checkpointing: self.checkpointing,
             keeps_scores: self.eager_attention,
+            keeps_gradients: self.accumulation,
+            steps_together: true,
             context_mib: self.context,
         }
     }
@@ -184,6 +191,7 @@ impl RunOptions {
             "dtype" => self.dtype = format(value).map_err(|_| bad())?,
             "checkpointing" if value.is_empty() => self.checkpointing = true,
             "eager-attention" if value.is_empty() => self.eager_attention = true,
+            "accumulation" if value.is_empty() => self.accumulation = true,
             _ => return Err(bad()),
         }
         Ok(())

@@ -14,21 +14,28 @@ use crate::number::{float, whole};
 
 const MIB: f64 = 1_048_576.0;
 
-/// By how much activations exceed the formula: allocators round, and outputs of operations live
-/// until the next one has run. Fitted on the first two of nine measurements of one model
-/// (`tests/estimate.rs`).
+/// By how much the activations of training exceed the formula: allocators round and fragment. Measured for `distilbert`
+/// and `smollm2` on an H200: 8 to 11 % (`tests/estimate/main.rs`).
+const FRAGMENTATION: f64 = 1.10;
+
+/// The same for inference and for ONNX files, whose outputs of operations live until the next one has run. Fitted on
+/// two measurements of one model.
 const ALLOCATION: f64 = 1.18;
 
-/// Workspaces of cuBLAS and cuDNN in MiB. Fitted on the same.
+/// Workspaces of cuBLAS and cuDNN in MiB.
 const WORKSPACE_MIB: f64 = 135.0;
 
-/// The size of activations in mixed precision relative to 32 bits: most are half as large, and
-/// those of softmax, norms and losses are as large. Fitted on one measurement.
+/// The size of an ONNX file's activations in mixed precision relative to 32 bits: most are half as large, and those of
+/// softmax, norms and losses are as large. Fitted on one measurement.
 const MIXED_ACTIVATIONS: f64 = 0.80;
 
-/// The CUDA context with its kernels, loaded as they are used, in MiB (CUDA 11.7 and newer). Older versions load all of
-/// a library's: 1,343 MiB on a V100 (source: `tests/estimate/measured.csv`).
-pub const CONTEXT_MIB: u64 = 600;
+/// Bytes of the logits, their logarithms and gradients that exist at the same time, for each token of the vocabulary.
+const LOGIT_BYTES: f64 = 12.0;
+
+/// The CUDA context with its kernels, loaded as they are used, in MiB (CUDA 11.7 and newer). PyTorch 2.11 with CUDA 13 had
+/// 678 to 716 MiB on an H200. Older versions load all of a library's: 1,343 MiB on a V100 (source:
+/// `tests/estimate/measured.csv`).
+pub const CONTEXT_MIB: u64 = 700;
 
 /// The relative error of activations, on each side.
 const ACTIVATIONS_OFF: f64 = 0.25;
@@ -104,7 +111,8 @@ impl NumberFormat {
         }
     }
 
-    const fn activations(self) -> f64 {
+    /// The size of activations relative to 32 bits, in inference and for ONNX files.
+    const fn relative_size(self) -> f64 {
         match self {
             Self::Float32 => 1.0,
             Self::Mixed => MIXED_ACTIVATIONS,
@@ -116,6 +124,35 @@ impl NumberFormat {
         match self {
             Self::Float32 => 4.0,
             Self::Mixed | Self::Half | Self::Int8 | Self::Int4 => 2.0,
+        }
+    }
+
+    /// Bytes of a weight while the optimizer changes it: the copy in 16 bits exists in the forward and backward pass only.
+    const fn updated_bytes(self) -> f64 {
+        match self {
+            Self::Mixed => 4.0,
+            Self::Float32 | Self::Half | Self::Int8 | Self::Int4 => self.weight_bytes(),
+        }
+    }
+
+    /// Bytes that training keeps of a token in a layer, for each value of the residual stream: everything but the
+    /// feed-forward part and the scores. In mixed precision norms and the stream have 32 bits. Fitted on `distilbert` and
+    /// `smollm2`, whose attention and norms differ, on an H200: 43 and 42.6; 29.8 and 33.6; 22.5 and 23.1.
+    const fn stream_bytes(self) -> f64 {
+        match self {
+            Self::Float32 => 43.0,
+            Self::Mixed => 33.5,
+            Self::Half | Self::Int8 | Self::Int4 => 23.0,
+        }
+    }
+
+    /// Bytes that training keeps of a score of attention without fused attention: the score, its softmax, the dropped ones
+    /// and their mask.
+    const fn score_bytes(self) -> f64 {
+        match self {
+            Self::Float32 => 10.0,
+            Self::Mixed => 9.0,
+            Self::Half | Self::Int8 | Self::Int4 => 5.0,
         }
     }
 }
@@ -148,13 +185,22 @@ impl OptimizerKind {
         ("adafactor", Self::Adafactor),
     ];
 
-    const fn state_bytes(self) -> f64 {
+    /// Bytes of state for a weight whose own values have `weight` bytes: states have the format of their weights.
+    const fn state_bytes(self, weight: f64) -> f64 {
         match self {
             Self::None | Self::Sgd => 0.0,
-            Self::Momentum => 4.0,
-            Self::AdamW => 8.0,
+            Self::Momentum => weight,
+            Self::AdamW => 2.0 * weight,
             Self::Adam8bit => 2.0,
-            Self::Adafactor => 0.02,
+            Self::Adafactor => 0.005 * weight,
+        }
+    }
+
+    /// Bytes of temporary values for each weight during a step that changes all weights together.
+    const fn step_bytes(self, weight: f64) -> f64 {
+        match self {
+            Self::None | Self::Sgd | Self::Momentum | Self::Adam8bit => 0.0,
+            Self::AdamW | Self::Adafactor => weight,
         }
     }
 }
@@ -175,6 +221,11 @@ pub struct ModelRun {
     /// Whether the scores of attention are kept for the backward pass. Fused kernels, the default of today's libraries,
     /// compute them again.
     pub keeps_scores: bool,
+    /// Whether gradients exist during the forward pass as well: with gradient accumulation, and in PyTorch before 2.0.
+    pub keeps_gradients: bool,
+    /// Whether the optimizer changes all weights together, as PyTorch does from 2.0 on: then temporary values of all of
+    /// them exist at the same time.
+    pub steps_together: bool,
     /// The CUDA context, in MiB.
     pub context_mib: u64,
 }
@@ -182,13 +233,14 @@ pub struct ModelRun {
 /// The memory of a run by purpose, with its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RunMemory {
-    /// Weights, with their copy in mixed precision.
+    /// Weights, with their copy in mixed precision if that exists when most memory is needed.
     pub weights: Bytes,
-    /// One value for each weight that is trained.
+    /// One value for each weight that is trained. By default they don't exist during the forward pass, and need nothing if
+    /// that needs most.
     pub gradients: Bytes,
     /// The optimizer's state.
     pub optimizer: Bytes,
-    /// Activations; in inference those of one layer.
+    /// Activations; in inference those of one layer. If the optimizer's step needs more, its temporary values.
     pub activations: Bytes,
     /// Keys and values of all layers, in inference.
     pub cache: Bytes,
@@ -206,10 +258,8 @@ pub struct RunMemory {
 
 /// Estimates the memory of a run.
 ///
-/// # Source
-///
-/// Activations of a transformer's layer: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-/// Models", 2022: `s b h (34 + 5 a s / h)` bytes in 16 bits.
+/// Training needs most at the end of the forward pass, when all activations exist, or during the optimizer's step, when
+/// all gradients do.
 pub fn estimate(shape: &ModelShape, run: &ModelRun) -> RunMemory {
     let parameters = float(shape.parameters);
     let is_trained = run.optimizer != OptimizerKind::None;
@@ -218,11 +268,16 @@ pub fn estimate(shape: &ModelShape, run: &ModelRun) -> RunMemory {
         NumberFormat::Float32 | NumberFormat::Mixed | NumberFormat::Half => 0.0,
     };
     let half = NumberFormat::Half.weight_bytes();
-    let weights = (parameters - vocabulary) * run.format.weight_bytes() + vocabulary * half;
-    let gradient_bytes = if run.format == NumberFormat::Half { 2.0 } else { 4.0 };
-    let gradients = if is_trained { parameters * gradient_bytes } else { 0.0 };
-    let optimizer = parameters * run.optimizer.state_bytes();
-    let activations = activations(shape, run, is_trained);
+    let weights_of = |bytes: f64| (parameters - vocabulary) * bytes + vocabulary * half;
+    let updated = run.format.updated_bytes();
+    let all_gradients = if is_trained { parameters * updated } else { 0.0 };
+    let kept_gradients = if run.keeps_gradients { all_gradients } else { 0.0 };
+    let pass = (weights_of(run.format.weight_bytes()), kept_gradients, activations(shape, run));
+    let temporary = if run.steps_together { run.optimizer.step_bytes(updated) } else { 0.0 };
+    let step = (weights_of(updated), all_gradients, parameters * temporary);
+    let sum = |(weights, gradients, values): (f64, f64, f64)| weights + gradients + values;
+    let (weights, gradients, activations) = if sum(step) > sum(pass) { step } else { pass };
+    let optimizer = parameters * run.optimizer.state_bytes(updated);
     let tokens = float(run.batch) * float(run.sequence);
     let of_token = 2.0 * float(shape.layers) * float(shape.kv_heads) * float(shape.head_width);
     let cache = if is_trained { 0.0 } else { tokens * of_token * run.format.value_bytes() };
@@ -243,40 +298,47 @@ pub fn estimate(shape: &ModelShape, run: &ModelRun) -> RunMemory {
     }
 }
 
-fn activations(shape: &ModelShape, run: &ModelRun, is_trained: bool) -> f64 {
+fn activations(shape: &ModelShape, run: &ModelRun) -> f64 {
     let (batch, sequence, hidden) = (float(run.batch), float(run.sequence), float(shape.hidden));
     if shape.layers == 0 {
-        let all = float(shape.intermediates) * batch * 4.0 * run.format.activations();
-        return ALLOCATION * all;
+        let values = float(shape.intermediates) * batch;
+        return ALLOCATION * values * 4.0 * run.format.relative_size();
     }
-    let stream = sequence * batch * hidden;
-    let scores = match run.keeps_scores {
-        true => float(shape.heads) * sequence * sequence * batch,
-        false => 0.0,
-    };
-    // In 32 bits, this is twice the paper's value for 16.
-    let layer = 2.0 * (34.0 * stream + 5.0 * scores);
-    let checkpoints = 4.0 * stream * float(shape.layers);
-    let kept = match (is_trained, run.checkpointing) {
-        (true, false) => layer * float(shape.layers),
-        (true, true) => checkpoints + layer,
+    let (tokens, inner) = (sequence * batch, float(shape.inner));
+    if run.optimizer == OptimizerKind::None {
         // Nothing is kept for a backward pass. So these are the results that exist at the same time in the widest part of a
         // layer: the stream, its normed copy, and those of the feed-forward part. The logits are those of the last token.
-        (false, _) => {
-            let wide = if shape.is_gated { 3.0 } else { 2.0 };
-            let inner = wide * sequence * batch * float(shape.inner);
-            4.0 * (2.0 * stream + inner + float(shape.vocabulary) * batch)
-        }
+        let wide = if shape.is_gated { 3.0 } else { 2.0 };
+        let values = tokens * (2.0 * hidden + wide * inner) + float(shape.vocabulary) * batch;
+        return ALLOCATION * values * 4.0 * run.format.relative_size();
+    }
+    let value_bytes = run.format.value_bytes();
+    let results = if shape.is_gated { 4.0 } else { 2.0 };
+    let layer = tokens * (run.format.stream_bytes() * hidden + value_bytes * results * inner)
+        + float(shape.heads) * sequence * sequence * batch * score_bytes(shape, run);
+    let layers = float(shape.layers);
+    let kept = match run.checkpointing {
+        false => layer * layers,
+        // The stream between layers has 32 bits in mixed precision.
+        true => layer + tokens * hidden * layers * run.format.updated_bytes(),
     };
-    ALLOCATION * kept * run.format.activations() + logits(shape, run, is_trained)
+    FRAGMENTATION * (kept + logits(shape, run))
 }
 
-/// Returns the bytes of the values for the vocabulary's tokens in training. The values in 32 bits, their logarithms and
-/// their gradients exist at the same time. With 16 bits the original values do, too.
-fn logits(shape: &ModelShape, run: &ModelRun, is_trained: bool) -> f64 {
-    if !is_trained || !shape.has_logits {
-        return 0.0;
+/// Returns the bytes that are kept of each score of attention.
+const fn score_bytes(shape: &ModelShape, run: &ModelRun) -> f64 {
+    match run.format {
+        _ if run.keeps_scores => run.format.score_bytes(),
+        // Fused attention has no kernel for groups of heads in 32 bits. PyTorch 2.11 keeps each probability there.
+        NumberFormat::Float32 if shape.kv_heads < shape.heads => 4.0,
+        _ => 0.0,
     }
-    let bytes = if run.format == NumberFormat::Float32 { 12.0 } else { 14.0 };
-    bytes * float(run.batch) * float(run.sequence) * float(shape.vocabulary)
+}
+
+/// Returns the bytes of the values for the vocabulary's tokens in training.
+fn logits(shape: &ModelShape, run: &ModelRun) -> f64 {
+    match shape.has_logits {
+        true => LOGIT_BYTES * float(run.batch) * float(run.sequence) * float(shape.vocabulary),
+        false => 0.0,
+    }
 }

@@ -308,7 +308,7 @@ mod tests {
 
         let trail = readings.take_trail(Millis::from_secs(9));
         let steps: Vec<_> = trail.iter().map(|r| (r.position, r.used.get())).collect();
-        assert_eq!(steps, [(1, 100), (2, 130)]);
+        assert_eq!(steps, [(1, 150), (2, 165)]);
         assert_eq!(trail[0].at_unix, Millis::from_secs(9));
         assert!(readings.take_trail(Millis::from_secs(10)).is_empty());
         let many: Vec<u8> =
@@ -316,6 +316,25 @@ mod tests {
         readings.take(&many, Millis::ZERO);
         let trail = readings.take_trail(Millis::ZERO);
         assert!(trail.len() <= READINGS_MAX && trail.last().unwrap().position == 1_999);
+    }
+
+    #[test]
+    fn an_iteration_needs_what_its_activations_took_and_not_what_remains_after_it() {
+        let mut readings = CompanionReadings::default();
+        let mut used = |line: &str| {
+            readings.take(format!("m 1 0 {line}\n").as_bytes(), Millis::ZERO);
+            readings.take_trail(Millis::ZERO).last().map(|reading| reading.used.get())
+        };
+
+        // Training with longer and longer inputs: the same remains, and more passes.
+        assert_eq!(used("1 500 900 700 0"), Some(700));
+        assert_eq!(used("2 500 900 800 0"), Some(800));
+        // An iteration below the peak is taken to need as much beyond what remains.
+        assert_eq!(used("3 450 900 800 0"), Some(750));
+        // Free parts of segments that are in use can't be returned.
+        assert_eq!(used("4 500 2000 800 450"), Some(950));
+        // A companion of an older agent.
+        assert_eq!(used("5 600 900 900"), Some(950 - 450 + 400));
     }
 
     #[test]
