@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tessera_load_tests::programs::programs;
 
-const PARTS: [&str; 7] = [
+const PARTS: [&str; 9] = [
     "1-inventory",
     "2-interception",
     "3-hashes",
@@ -19,6 +19,8 @@ const PARTS: [&str; 7] = [
     "5-profiles",
     "6-switches",
     "7-pairs",
+    "8-memory",
+    "9-cluster",
 ];
 
 fn target() -> PathBuf {
@@ -60,6 +62,8 @@ impl UnpackedPack {
             .env("PATH", path)
             .env("TESSERA_SIM_NODE", self.path("node"))
             .env("TESSERA_SIM_MIG", "off")
+            .env("TESSERA_SIM_GPUS", "h100-80gb-sxm")
+            .env("TESSERA_PACK_NVML", stand_in.join("libnvidia-ml.so.1"))
             .output()
             .unwrap()
     }
@@ -132,6 +136,32 @@ fn the_whole_pack_runs_on_the_stand_in_and_says_so_in_every_file() {
     a_recording_can_be_played(&pack);
     time_slices_are_the_devices_own(&rows(&pack.result("6-switches")));
     pairs_run_in_all_forms(&rows(&pack.result("7-pairs")));
+    the_stand_in_of_pytorch_keeps_the_contract(&rows(&pack.result("8-memory")));
+    a_cluster_runs_jobs_in_all_ways(&rows(&pack.result("9-cluster")));
+}
+
+fn the_stand_in_of_pytorch_keeps_the_contract(rows: &BTreeMap<String, Value>) {
+    let kept =
+        rows.iter().filter(|(name, row)| name.starts_with("PyTorch: ") && row["status"] == "pass");
+    assert_eq!(kept.count(), 13, "{rows:?}");
+    let series = &rows["steps_alone: the companion's figures"];
+    assert_eq!((&series["iterations"], &series["reserved_peak_mib"]), (&json!(40), &json!(320)));
+    assert_eq!(rows["the companion initialises nothing"]["initialised"], false);
+}
+
+fn a_cluster_runs_jobs_in_all_ways(rows: &BTreeMap<String, Value>) {
+    for row in [
+        "a job without a size runs and succeeds",
+        "out of memory is recognised, and no size is tried twice",
+        "a job outlives its agent",
+        "a running job is cancelled",
+        "two jobs with --share mps run at the same time",
+        "a sharing job gets what it asked for and no more",
+        "two jobs with --share kernel run at the same time",
+    ] {
+        assert_eq!(rows[row]["status"], "pass", "{}", rows[row]);
+    }
+    assert_eq!(rows["training"]["status"], "skip", "it needs a real PyTorch");
 }
 
 fn every_launch_is_counted(rows: &BTreeMap<String, Value>) {
@@ -264,7 +294,7 @@ fn wrong_arguments_are_refused_with_the_right_ones() {
     let pack = UnpackedPack::new();
 
     for (arguments, right) in [
-        (["--only", "2;8"], "--only takes numbers from 1 to 7 with commas, such as 2,3; not 2;8"),
+        (["--only", "2;8"], "--only takes numbers from 1 to 9 with commas, such as 2,3; not 2;8"),
         (["--fast", ""], "unknown argument --fast; use --out FOLDER, --only 2,3 or --quick"),
     ] {
         let output = pack.run(&pack.path("pack/run.sh"), &arguments);

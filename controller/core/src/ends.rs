@@ -79,7 +79,8 @@ impl AttemptChanges<'_> {
             let job = SubmittedJob::new(live.job, &launch_spec.spec, None, live.number);
             let own = own_after(launch_spec.own, out_of_memory);
             let array = launch_spec.array.map(|place| place.array);
-            self.enqueue(SubmittedJob { done, own, array, ..job }, live.submitted);
+            let job = SubmittedJob { done, own, array, ..job }.after(Some(record.outcome));
+            self.enqueue(job, live.submitted);
         }
         if let Some(after) = &ran_out {
             add_reason(&mut record.detail, after);

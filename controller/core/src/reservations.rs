@@ -173,7 +173,9 @@ impl AttemptChanges<'_> {
 
     /// Returns the request of a job with the share that the round chose for it.
     fn chosen_share(&self, chosen: SliceShare, waiting: &WaitingJob) -> Option<SharingRequest> {
-        let request = SharingRequest::new(Arc::clone(&waiting.job.user), chosen);
+        let apart = waiting.job.share.as_ref().is_some_and(|share| share.apart);
+        let request =
+            SharingRequest { apart, ..SharingRequest::new(Arc::clone(&waiting.job.user), chosen) };
         let priority = waiting.job.queue_rank.priority;
         self.predictions.with_service_order(Some(request), &waiting.facts, priority)
     }

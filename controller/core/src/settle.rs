@@ -65,7 +65,7 @@ impl CommitFindings {
                 SubmittedJob::new(job, &launch_spec.spec, launch_spec.gang, launch_spec.attempts);
             let array = launch_spec.array.map(|place| place.array);
             let LaunchSpec { waited, done, own, .. } = launch_spec;
-            SubmittedJob { waited, done, own, array, ..job }
+            SubmittedJob { waited, done, own, array, ..job }.after(launch_spec.restart_reason)
         };
         let jobs: Vec<_> = released.into_iter().map(submitted).collect();
         (!jobs.is_empty()).then_some(Input::Requeued(jobs))

@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_frames::cluster::{ArrayPosition, GpuReport};
 use tessera_model::ids::BadId;
+use tessera_model::life::Outcome;
 use tessera_model::mig::compute::ComputeSlot;
 use tessera_model::mig::{Layout, PlanStep, ProfileId, Slot};
 use tessera_model::share::{
@@ -134,7 +135,7 @@ async fn read_gpus(connection: &mut PgConnection) -> Result<Vec<GpuRow>, StoreEr
 async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<SubmittedJob>, StoreError> {
     let rows = sqlx::query!(
         r#"
-        SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, s.user_name,
+        SELECT j.job, j.submission, j.attempts, j.sm_percent, j.done_ppm, j.restart_reason, s.user_name,
                j.out_of_memory, j.memory_estimate, j.held_before_launch, j.launch_multiprocessors,
                j.updates AS "updates: Json<JobUpdate>",
                s.spec -> 'gang' AS "gang: Json<GangShape>",
@@ -158,7 +159,9 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
             let job = row.job("job", found.job)?;
             let update = found.updates.map(|update| update.0).unwrap_or_default();
             let facts = found.facts.map(|facts| facts.0).unwrap_or_default().updated(&update);
-            Ok(SubmittedJob {
+            let restart_reason = found.restart_reason.as_deref().map(str::parse).transpose();
+            let restart_reason = restart_reason.map_err(row.corrupt::<BadId>("restart_reason"))?;
+            let waiting = SubmittedJob {
                 job,
                 gang: found
                     .gang
@@ -182,7 +185,8 @@ async fn read_waiting_jobs(connection: &mut PgConnection) -> Result<Vec<Submitte
                     multiprocessors: row
                         .optional_number("launch_multiprocessors", found.launch_multiprocessors)?,
                 },
-            })
+            };
+            Ok(waiting.after(restart_reason))
         })
         .collect()
 }
@@ -192,7 +196,7 @@ async fn read_live_attempts(connection: &mut PgConnection) -> Result<Vec<LiveRow
         r#"
         SELECT a.attempt, a.job, j.state, a.number, a.node, a.generation, a.gpu, a.start,
                a.profile_id, a.slice, a.decision, a.sm_percent, a.share_bytes,
-               a.compute_start, a.compute_slices, a.gpu_memory, s.user_name, j.done_ppm,
+               a.compute_start, a.compute_slices, a.gpu_memory, s.user_name, j.done_ppm, j.restart_reason,
                (EXTRACT(EPOCH FROM now() - s.accepted_at) * 1000)::bigint AS "waited!",
                (EXTRACT(EPOCH FROM now() - a.started_at) * 1000)::bigint AS "ran"
           FROM attempts AS a
@@ -226,7 +230,10 @@ async fn read_live_attempts(connection: &mut PgConnection) -> Result<Vec<LiveRow
                 generation: row.number("generation", found.generation)?,
                 gpu: found.gpu.parse().map_err(row.corrupt::<BadId>("gpu"))?,
                 slot,
-                share: share.map(|share| SharingRequest::new(found.user_name.as_str(), share)),
+                share: share.map(|share| SharingRequest {
+                    apart: found.restart_reason.as_deref() == Some(Outcome::Collateral.word()),
+                    ..SharingRequest::new(found.user_name.as_str(), share)
+                }),
                 slice: slice.map_err(row.corrupt::<BadId>("slice"))?,
                 decision: DecisionId::from_uuid(found.decision),
                 waited: elapsed(found.waited),

@@ -147,7 +147,7 @@ pub(crate) fn declined<'g, 'c: 'g>(
     let mut gpus = gpus.filter(|gpu| gpu.view.available && gpu.view.shares(sharer.share));
     gpus.find_map(|gpu| {
         let mut open = tenancies(gpu, sharer)
-            .filter(|(instance, tenancy)| tenancy.has_capacity(sharer, instance.memory));
+            .filter(|(instance, tenancy)| tenancy.has_room(sharer, instance.memory));
         open.find_map(|(instance, tenancy)| reason(gpu, instance, tenancy, sharer))
     })
 }
@@ -163,6 +163,13 @@ fn reason(
         [one] => format!("job {one}"),
         more => format!("jobs {}", more.join(", ")),
     };
+    if tenancy.is_kept_apart(sharer) {
+        let alone = tenancy.apart.map_or("it".to_owned(), |job| format!("job {job}"));
+        return Some(format!(
+            "it doesn't join {with}: a fault on a shared slice ended {alone} together with others, and which job caused \
+             it is not known. So {alone} runs alone"
+        ));
+    }
     match prospect(gpu, instance, tenancy, sharer) {
         SharingGain::Unknown | SharingGain::Adds(_) | SharingGain::OneAtATime => None,
         SharingGain::Little(gain) => Some(format!(

@@ -158,6 +158,10 @@ class Cluster:
         process.wait()
         self.daemon("agent", *self.agent_words)
 
+    def seconds(self, usual):
+        """Returns how long a job holds the device."""
+        return "2" if self.part.quick else str(usual)
+
     def submit(self, *words, job):
         """Submits a job of `cluster_job.py`, or of another module; returns its number."""
         module, *arguments = job
@@ -216,7 +220,7 @@ def find(value, name):
 def ends(part, cluster):
     """The simplest job, and what is known of it."""
     began = time.time()
-    job = cluster.submit("--time", "5", job=("cluster_job", "hold", "2048", "3"))
+    job = cluster.submit("--time", "5", job=("cluster_job", "hold", "2048", cluster.seconds(3)))
     shown = cluster.wait_for(job, "succeeded", "failed", "cancelled")
     report = cluster.report(job) or {}
     part.check("a job without a size runs and succeeds", find(shown, "state") == "succeeded", report=report, job=shown,
@@ -242,7 +246,7 @@ def shares(part, cluster, how, priorities):
     """Two jobs that share the GPU run at the same time."""
     jobs = [
         cluster.submit("--time", "5", "--share", how, "--vram", "8G", "--priority", str(priority),
-                       job=("cluster_job", "hold", "1024", "6"))
+                       job=("cluster_job", "hold", "1024", cluster.seconds(6)))
         for priority in priorities
     ]
     shown = [cluster.wait_for(job, "succeeded", "failed", "cancelled", within=90) for job in jobs]
@@ -252,7 +256,7 @@ def shares(part, cluster, how, priorities):
         if all(reports) else None
     )
     part.check("two jobs with --share %s run at the same time" % how,
-               all(find(one, "state") == "succeeded" for one in shown) and together is not None and together > 2,
+               all(find(one, "state") == "succeeded" for one in shown) and together is not None and together > 0.3,
                seconds_together=together and round(together, 2), reports=reports, jobs=shown)
 
 
@@ -269,7 +273,7 @@ def is_limited(part, cluster):
 
 def survives(part, cluster):
     """A job outlives its agent."""
-    job = cluster.submit("--time", "5", job=("cluster_job", "hold", "256", "6"))
+    job = cluster.submit("--time", "5", job=("cluster_job", "hold", "256", cluster.seconds(6)))
     cluster.wait_for(job, "running")
     cluster.restart_agent()
     shown = cluster.wait_for(job, "succeeded", "failed", "cancelled", within=90)

@@ -80,6 +80,8 @@ def build(name, form):
 
     numbers = dict(CONFIGS[name])
     config = transformers.AutoConfig.for_model(numbers.pop("model_type"), **numbers)
+    if config.model_type == "t5":
+        config.decoder_start_token_id = 0
     kind = config.model_type
     if kind in ENCODERS:
         family = transformers.AutoModelForSequenceClassification
@@ -88,13 +90,8 @@ def build(name, form):
     else:
         family = transformers.AutoModelForCausalLM
     # Weights are made in their own format: in another they would take its room first.
-    kept = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16 if form == "bfloat16" else torch.float32)
-    try:
-        with torch.device("cuda"):
-            return family.from_config(config, dtype=torch.get_default_dtype()), config
-    finally:
-        torch.set_default_dtype(kept)
+    with torch.device("cuda"):
+        return family.from_config(config, dtype=torch.bfloat16 if form == "bfloat16" else torch.float32), config
 
 
 def train(name, batch, length, form, optimizer, checkpointing):
@@ -137,7 +134,9 @@ def run(name, batch, length, form, optimizer, checkpointing):
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    # What earlier runs left, which the allocator can't return.
     facts = {
+        "left_mib": torch.cuda.memory_stats(0)["reserved_bytes.all.current"] // MIB if torch.cuda.is_initialized() else 0,
         "model": name, "batch": batch, "tokens": length, "format": form, "optimizer": optimizer,
         "checkpointing": checkpointing,
     }

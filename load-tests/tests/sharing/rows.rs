@@ -46,6 +46,30 @@ fn m1_m2_one_jobs_fault_ends_its_slice_costs_others_no_retry_and_the_slice_serve
 }
 
 #[test]
+fn a_fault_whose_cause_the_log_does_not_tell_is_found_by_running_each_job_alone() {
+    let rig = Rig::new();
+    rig.faults("release=580\n");
+    let innocent = rig.client("innocent");
+    let faulty = rig.client("faulty");
+    let together = rig.cluster.job(innocent.job).attempt_list[0].slice.clone();
+    assert_eq!(rig.cluster.job(faulty.job).attempt_list[0].slice, together);
+
+    faulty.raise("fault");
+
+    // The log names both, the innocent one first. So both run again, each alone, where the fault is its own.
+    let first = rig.first_attempt(&innocent, "collateral");
+    assert_eq!(rig.first_attempt(&faulty, "collateral").retries_left, first.retries_left);
+    let failed = rig.ended_as(&faulty, "failed");
+    assert_eq!(failed.attempt_list.len(), 2, "{failed:#?}");
+    rig.serves(&innocent, SERVES_AGAIN + SOON);
+    let again = rig.cluster.job(innocent.job);
+    assert_eq!(again.attempt_list.len(), 2, "{again:#?}");
+    assert_ne!(again.attempt_list[1].slice, failed.attempt_list[1].slice);
+    innocent.raise("done");
+    assert_eq!(rig.ended_as(&innocent, "succeeded").job.attempts, 2);
+}
+
+#[test]
 fn m3_a_cancelled_job_is_terminated_in_order_and_its_co_runner_continues() {
     let rig = Rig::new();
     // Killing it without terminate_client would certainly break the neighbour.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tessera_model::life::Outcome;
 use tessera_model::spec::{GpuRequest, JobSpec, QueueRank};
 use tessera_model::{Bytes, GangMember, JobId, Millis};
 use tessera_placement::SharingRequest;
@@ -67,6 +68,18 @@ impl SubmittedJob {
             done: 0,
             own: OwnMemory::default(),
         }
+    }
+}
+
+impl SubmittedJob {
+    /// Returns the job as it runs again after this end, if there was one. After another job's fault, or one whose cause is
+    /// not known, nothing may run next to it.
+    #[must_use]
+    pub fn after(mut self, reason: Option<Outcome>) -> Self {
+        if let Some(share) = &mut self.share {
+            share.apart = reason == Some(Outcome::Collateral);
+        }
+        self
     }
 }
 

@@ -567,7 +567,7 @@ impl Store {
         let waiting = queued.map(|(id, job)| SubmittedJob {
             done: job.done,
             own: job.own,
-            ..SubmittedJob::new(*id, &job.spec, job.gang, job.attempts)
+            ..SubmittedJob::new(*id, &job.spec, job.gang, job.attempts).after(job.restart_reason)
         });
         let live: Vec<_> = self.live().cloned().collect();
         let open = self.plans.iter().filter(|(_, plan)| plan.open);

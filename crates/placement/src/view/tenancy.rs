@@ -25,6 +25,9 @@ pub struct Tenancy {
     /// What predictions know about jobs under MPS.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<(JobId, MpsClient)>,
+    /// The job that nothing may run next to, if there is one ([`SharingRequest::apart`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub apart: Option<JobId>,
 }
 
 /// What predictions know about a job under MPS.
@@ -43,7 +46,7 @@ pub struct MpsClient {
 impl Tenancy {
     /// Returns a tenancy about whose jobs nothing is known but their shares.
     pub fn of(user: Arc<str>, sharers: Vec<(JobId, SliceShare)>) -> Self {
-        Self { user, sharers, kernel_sharers: Vec::new(), clients: Vec::new() }
+        Self { user, sharers, kernel_sharers: Vec::new(), clients: Vec::new(), apart: None }
     }
 
     /// Begins a tenancy with its first job.
@@ -58,6 +61,7 @@ impl Tenancy {
         self.sharers.push((job, sharer.share));
         self.kernel_sharers.extend(sharer.kernel_sharer.map(|kernel_sharer| (job, kernel_sharer)));
         self.clients.extend(sharer.client.map(|client| (job, client)));
+        self.apart = self.apart.or(sharer.apart.then_some(job));
     }
 
     /// Removes a job.
@@ -65,6 +69,7 @@ impl Tenancy {
         self.sharers.retain(|(other, _)| *other != job);
         self.kernel_sharers.retain(|(other, _)| *other != job);
         self.clients.retain(|(other, _)| *other != job);
+        self.apart = self.apart.filter(|other| *other != job);
     }
 
     /// Returns the predicted effect of one more job under kernel-level sharing.
@@ -122,6 +127,16 @@ impl Tenancy {
 
     /// Returns whether one more job fits on a slice with this memory, in addition to the others.
     pub fn has_capacity(&self, request: &SharingRequest, memory: Bytes) -> bool {
+        !self.is_kept_apart(request) && self.has_room(request, memory)
+    }
+
+    /// Returns whether a job may not run next to the others because of an earlier fault.
+    pub fn is_kept_apart(&self, request: &SharingRequest) -> bool {
+        self.apart.is_some() || (request.apart && !self.sharers.is_empty())
+    }
+
+    /// Returns whether the shares of one more job are free.
+    pub fn has_room(&self, request: &SharingRequest, memory: Bytes) -> bool {
         let sm = self.sm_percent() + request.share.sm_percent();
         let bytes = self.memory().get().saturating_add(request.share.memory().get());
         let count = numbers::saturating_u32(self.sharers.len());
@@ -148,11 +163,15 @@ pub struct SharingRequest {
     /// What predictions know about it, if it shares under MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<MpsClient>,
+    /// Whether nothing may run next to it: a fault ended its last attempt together with others on the slice, and which
+    /// job caused that is not known. Alone, the faulty job fails by itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub apart: bool,
 }
 
 impl SharingRequest {
     /// Returns a job about which nothing is known but its share.
     pub fn new(user: impl Into<Arc<str>>, share: SliceShare) -> Self {
-        Self { user: user.into(), share, kernel_sharer: None, client: None }
+        Self { user: user.into(), share, kernel_sharer: None, client: None, apart: false }
     }
 }

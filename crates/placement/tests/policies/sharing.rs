@@ -77,6 +77,24 @@ fn users_are_never_mixed_and_exclusive_jobs_never_joined() {
     }
 }
 
+#[test]
+fn nothing_runs_next_to_a_job_that_a_fault_of_unknown_cause_ended() {
+    let mut jobs = halves([gib(1), gib(1), gib(1)]);
+    jobs[1].share.as_mut().unwrap().apart = true;
+    for policy in ["scheme-b", "tessera"] {
+        let cluster = cluster([a100(&[])]);
+        let decisions = decide(policy, &cluster, &jobs);
+        let placed = |number: usize| match &decisions[number - 1] {
+            Decision::Start { place, .. } => place.slot.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        assert_ne!(placed(2), placed(1), "{policy}");
+        assert_ne!(placed(3), placed(2), "{policy}");
+        let text = &why(&decisions[1]).summary;
+        assert!(text.contains("it is not known. So it runs alone"), "{policy}: {text}");
+    }
+}
+
 /// A job of `ada` that shares kernel by kernel, with 1 GiB.
 fn kernel_sharing(number: u64, sharer: KernelSharer) -> QueuedJob {
     let mut jobs = queue((0..number).map(|_| gib(1)));

@@ -212,6 +212,22 @@ mod tests {
         assert_eq!(last_line("[x Other 9] Using log directory: /a"), None);
     }
 
+    #[test]
+    fn a_log_that_names_all_clients_shows_a_fault_and_no_cause() {
+        // Driver 580.159.04 on an H200: 563 accessed invalid memory, 519 did not (load-tests/gpu/results).
+        let log = "[2026-11-27 11:49:46.147 Server   522] Client {PID: 519, Context: 1} encountered a fatal GPU error.\n\
+                   [2026-11-27 11:49:46.147 Server   522] Server is handling a fatal GPU error.\n\
+                   [2026-11-27 11:49:46.147 Server   522] Client {PID: 563, Context ID: 1} on device 0 to be torn down\n\
+                   [2026-11-27 11:49:46.147 Server   522] All clients belonging to error trigging process 519 will be \
+                   torn down\n\
+                   [2026-11-27 11:49:46.147 Server   522] All clients belonging to error trigging process 563 will be \
+                   torn down\n";
+
+        assert_eq!(fault_lines(log), FaultLines { fatal: true, culprits: BTreeSet::new() });
+        assert_eq!(pids("519\n520\n"), [519, 520]);
+        assert!(terminated("0\n"));
+    }
+
     /// Lines of NVIDIA's programs: complete, truncated, or with other words in between.
     fn line() -> impl Strategy<Value = String> {
         let words = prop_oneof![

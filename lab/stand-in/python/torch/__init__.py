@@ -8,7 +8,7 @@ Its contract, each part as PyTorch 2 has it:
 - reserved memory grows in blocks of 2 MiB and is kept after a free; `empty_cache()` returns it;
 - a request above the capacity frees the cache, is tried again, and only then is given up: the observer is called
   with (device, requested, allocated, free), and `torch.OutOfMemoryError` is raised;
-- `torch._C._cuda_attach_out_of_memory_observer(f)` initialises CUDA (pytorch#107330);
+- `torch._C._cuda_attach_out_of_memory_observer(f)` initialises CUDA, as older versions do (pytorch#107330);
 - `torch.optim.optimizer.register_optimizer_step_post_hook(f)` calls f(optimizer, args, kwargs) after each step of
   every optimizer.
 

@@ -12,7 +12,7 @@
 //! | `poison_percent` | probability that a client's death without `terminate_client` breaks its server | 30 |
 //! | `terminate_fails` | `1`: `terminate_client` doesn't succeed | 0 |
 //! | `server_fails` | `1`: a server ends while it initialises, as without a GPU | 0 |
-//! | `release` | the driver's branch that the control program is like: 535, 550 or 555 | 550 |
+//! | `release` | the driver's branch that the control program is like: 535, 550, 555 or 580 | 550 |
 //! | `seed` | of that probability; drawn by client and death | 0 |
 
 use std::path::Path;

@@ -7,6 +7,8 @@ pub enum DriverRelease {
     R535,
     /// Like 550.163.01; 555.58.02 prints the same.
     R550,
+    /// Like 580.159.04: after a fault its log names every client of the device, and not which one caused it.
+    R580,
 }
 
 impl DriverRelease {
@@ -15,17 +17,23 @@ impl DriverRelease {
         match branch {
             535 => Some(Self::R535),
             550 | 555 => Some(Self::R550),
+            580 => Some(Self::R580),
             _ => None,
         }
     }
 
     /// Returns whether the daemon knows `get_server_status`.
     pub const fn reports_status(self) -> bool {
-        matches!(self, Self::R550)
+        matches!(self, Self::R550 | Self::R580)
     }
 
     /// Returns whether the daemon leaves its process id in a file.
     pub const fn writes_pid(self) -> bool {
-        matches!(self, Self::R550)
+        matches!(self, Self::R550 | Self::R580)
+    }
+
+    /// Returns whether a server's log names the client that caused a fault.
+    pub const fn names_the_cause(self) -> bool {
+        matches!(self, Self::R535 | Self::R550)
     }
 }
