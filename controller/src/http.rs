@@ -38,6 +38,7 @@ mod routes;
 mod series;
 mod sessions;
 mod state;
+mod steps;
 mod submit;
 mod tokens;
 mod usage;

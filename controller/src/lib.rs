@@ -40,5 +40,6 @@ pub mod process_metrics;
 pub mod reload;
 pub mod requests;
 pub mod settings;
+pub mod step_reports;
 pub mod store;
 pub mod tokens;

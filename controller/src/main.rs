@@ -32,6 +32,7 @@ use tessera_controller::ports::{
 };
 use tessera_controller::reload::{self, LiveParts, Reloader};
 use tessera_controller::settings::{Command, ServeArgs, Settings, Verb};
+use tessera_controller::step_reports::StepReports;
 use tessera_controller::store::connect::{self, Durability};
 use tessera_controller::store::database::Database;
 use tessera_controller::store::{self, ConnectOptions, Reads, recent_usage, snapshot};
@@ -179,6 +180,7 @@ async fn run(
     let certificates = node_certificates(&settings, &options, others, &audit)?;
     let parts = PortParts {
         reads: reads(&options, others),
+        steps: step_reports(&options, others),
         tokens: tokens(&options, others, &folder.token),
         issuer: issuer(&settings, others)?,
         directory: Arc::new(Directory::new(
@@ -281,6 +283,7 @@ struct PortEnds {
 /// What the HTTP server works with in addition to channels.
 struct PortParts {
     reads: Reads,
+    steps: StepReports,
     tokens: ValidTokens,
     issuer: Option<Issuer>,
     directory: Arc<Directory>,
@@ -292,7 +295,8 @@ struct PortParts {
 
 /// Returns the ports of the HTTP server, and what they lead to.
 fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
-    let PortParts { reads, tokens, issuer, directory, audit, certificates, live, about } = parts;
+    let PortParts { reads, steps, tokens, issuer, directory, audit, certificates, live, about } =
+        parts;
     let starting = Readiness::NotReady { reason: "the controller is starting".to_owned() };
     let (readiness, ready) = watch::channel(starting);
     let (shape, shapes) = watch::channel(Arc::new(ClusterShape::default()));
@@ -316,6 +320,7 @@ fn connect_ports(parts: PortParts) -> (Ports, PortEnds) {
         shape: shapes,
         job_changes,
         readiness: ready,
+        steps,
         tokens,
         issuer,
         directory,
@@ -396,6 +401,11 @@ async fn stop_at_signal(
 fn reads(options: &ConnectOptions, runtime: &Handle) -> Reads {
     let _inside = runtime.enter();
     Reads::new(connect::pool(options.clone(), 8), runtime.clone())
+}
+
+fn step_reports(options: &ConnectOptions, runtime: &Handle) -> StepReports {
+    let _inside = runtime.enter();
+    StepReports::new(connect::pool(options.clone(), 2), runtime.clone())
 }
 
 /// Opens the tokens on the runtime of reads: one connection listens, others change and read.

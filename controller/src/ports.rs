@@ -210,6 +210,8 @@ pub struct Ports {
     pub job_changes: broadcast::Sender<JobChanges>,
     /// Whether this controller leads, and why it doesn't serve if it doesn't.
     pub readiness: watch::Receiver<Readiness>,
+    /// Reports of steps.
+    pub steps: crate::step_reports::StepReports,
     /// Personal tokens that are valid.
     pub tokens: crate::tokens::ValidTokens,
     /// The issuer of other tokens that are valid, if one is configured.

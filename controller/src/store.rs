@@ -27,6 +27,7 @@ pub mod recent_usage;
 pub mod retention;
 pub mod rounds;
 pub mod snapshot;
+pub mod steps;
 pub mod submit;
 mod tenancies;
 pub mod tokens;

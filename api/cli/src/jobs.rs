@@ -129,6 +129,22 @@ pub struct Update {
     /// that has started takes none
     #[arg(short, long, value_name = "CONDITIONS", group = "change")]
     dependency: Option<String>,
+    /// Name of the job
+    #[arg(short = 'J', long, visible_alias = "job-name", value_name = "NAME", group = "change")]
+    name: Option<String>,
+    /// Comment that is stored with the job, or an empty one for none
+    #[arg(long, value_name = "TEXT", group = "change")]
+    comment: Option<String>,
+    /// Time before which the job may not start, as for submit (18:00, now+2hours), or `now`. A job that has started
+    /// takes none
+    #[arg(long, value_name = "TIME", group = "change")]
+    begin: Option<ClockTime>,
+    /// What becomes of the job after its node was lost
+    #[arg(long, value_name = "WHAT", group = "change", value_parser = ["requeue", "hold", "fail"])]
+    on_lost: Option<String>,
+    /// How many tasks of the array may run at a time; 0 for no limit
+    #[arg(long, value_name = "N", group = "change")]
+    array_limit: Option<u32>,
 }
 
 /// A deadline, or `none`.
@@ -169,6 +185,15 @@ impl Update {
                 "none" => String::new(),
                 _ => word,
             }),
+            name: self.name,
+            comment: self.comment,
+            begin: self
+                .begin
+                .map(ClockTime::after_now)
+                .transpose()
+                .map_err(|wrong| CommandFailure::refused(wrong.to_string()))?,
+            on_lost: self.on_lost,
+            array_limit: self.array_limit,
         };
         let update = |job| session.client.update(job, &change);
         on_all(session, flatten(&self.jobs), "update", update).await

@@ -13,6 +13,7 @@ mod page;
 mod partitions;
 mod processes;
 mod report_views;
+mod running_steps;
 mod sacct;
 mod sacctmgr;
 mod salloc;

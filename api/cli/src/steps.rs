@@ -17,6 +17,7 @@ mod output;
 mod own_number;
 mod part;
 mod pmi;
+mod recorder;
 mod remote_terminal;
 mod tasks;
 mod transport;
@@ -33,6 +34,7 @@ use self::gpus::{StepGpus, busy};
 pub use self::options::{MPI_LIST, StepMpi, StepOptions, StepPlan};
 pub use self::own_number::{become_program, plain};
 pub use self::part::run_part;
+use self::recorder::StepRecorder;
 pub use self::remote_terminal::become_process;
 use self::tasks::StepTasks;
 pub use self::unused::UnusedStepOptions;
@@ -149,12 +151,21 @@ pub async fn run(options: StepOptions, allocation: &Allocation) -> Result<u8, Co
     let number = next_step(&allocation.folder)?;
     let facts = facts(&plan, allocation, number);
     if !is_here(&plan, allocation) {
-        return StepAcross { plan: &plan, allocation, facts }.run().await;
+        let recorder = StepRecorder::start(&plan, allocation, number);
+        let end = StepAcross { plan: &plan, allocation, facts }.run().await?;
+        recorder.finish(end).await;
+        return Ok(end.code);
     }
     let needed = plan.gpus.as_ref().and_then(|gpus| gpus.first().copied());
     let announce = || eprintln!("{}", busy(&allocation.job));
     let gpus = StepGpus::take((needed, plan.overlap), allocation, announce).await?;
-    StepTasks { plan: &plan, allocation, facts, devices: gpus.devices() }.run().await
+    // Under Slurm a step that waits for others does not exist yet.
+    let recorder = StepRecorder::start(&plan, allocation, number);
+    let end = StepTasks { plan: &plan, allocation, facts, devices: gpus.devices() }.run().await?;
+    // The next step may have them while this one is accounted for.
+    drop(gpus);
+    recorder.finish(end).await;
+    Ok(end.code)
 }
 
 /// Puts a file in the place of standard input, as if the shell had redirected it.

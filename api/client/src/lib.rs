@@ -33,7 +33,8 @@ use tessera_api_types::{
     AccountingReport, ClusterInfo, GpuListing, JobCounts, JobDetail, JobEvents, JobExplanation,
     JobFilter, JobPage, JobRecords, JobScriptView, JobView, KernelTasks, LayoutPlans,
     MigModeRequest, NodeDetails, NodeListing, PowerReport, PredictionReport, RecordFilter,
-    ReportQuery, SubmitRequest, SubmitResponse, TaskKernels, UpdateRequest, UsageReport,
+    ReportQuery, StepReceipt, StepReport, SubmitRequest, SubmitResponse, TaskKernels,
+    UpdateRequest, UsageReport,
 };
 
 /// Longest time that the controller holds one request for a job's end open. Proxies
@@ -268,6 +269,19 @@ impl ApiClient {
         change: &UpdateRequest,
     ) -> Result<JobView, ClientError> {
         self.http.json(ApiCall::patch(&format!("v1/jobs/{job}")).body(change)).await
+    }
+
+    /// Reports a step of a job: that it starts, or that it has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] if there is no such job, or if the report breaks a rule.
+    pub async fn report_step(
+        &self,
+        job: JobRef,
+        report: &StepReport,
+    ) -> Result<StepReceipt, ClientError> {
+        self.http.json(ApiCall::post(&format!("v1/jobs/{job}/steps")).body(report)).await
     }
 
     /// Waits at most half a minute for the job's end; returns the job either way.

@@ -63,7 +63,10 @@ pub use self::power::PowerReport;
 pub use self::predictions::{
     ColocationOutcomes, MemoryOutcomes, PredictionOutcomes, PredictionReport, PredictorView,
 };
-pub use self::records::{JobRecord, JobRecords, RecordFilter, RequestRecord, RunRecord};
+pub use self::records::{
+    JobRecord, JobRecords, RecordFilter, RequestRecord, RunRecord, StepReceipt, StepRecord,
+    StepReport,
+};
 pub use self::report::{AccountingReport, ReportFigures, ReportLine, ReportQuery};
 pub use self::series::{
     AttemptSeries, ClusterSeries, GpuSeries, JobFigures, JobSeries, SeriesPoint, SeriesQuery,

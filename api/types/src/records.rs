@@ -134,6 +134,22 @@ pub struct JobRecord {
     /// The jobs that it waits for after updates, empty for none; absent if that was not updated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency: Option<String>,
+    /// Its comment after updates, empty for none; absent if it was not updated, or if the job is another user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// Whether it runs again after its node was lost, if that was updated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requeue: Option<bool>,
+    /// How many tasks of its array may run at a time, if there is a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<u32>,
+    /// The earliest start, if that was updated.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub begin: Option<OffsetDateTime>,
     /// The partition that it named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
@@ -185,6 +201,32 @@ pub struct RequestRecord {
     /// The partition that it named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
+    /// The quality of service that it named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<String>,
+    /// The earliest start as submitted, if there was one.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub begin: Option<OffsetDateTime>,
+    /// The time by which it has to be done as submitted, if there was one.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub deadline: Option<OffsetDateTime>,
+    /// The model of GPU that it names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_model: Option<String>,
+    /// The only nodes that it may run on, if they are restricted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodelist: Vec<String>,
+    /// The nodes that it may not run on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
     /// The jobs that it waits for, or waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency: Option<String>,
@@ -233,4 +275,80 @@ pub struct RunRecord {
     pub gpu_energy_millijoules: Option<u64>,
     /// The peak GPU memory that was measured for it.
     pub gpu_memory_peak_bytes: Option<u64>,
+    /// The steps that `srun` started in it, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRecord>,
+}
+
+/// What `srun` started once in a run of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StepRecord {
+    /// Its number, from 0.
+    pub step: u32,
+    /// Name of its program.
+    pub name: String,
+    /// Number of its processes.
+    pub tasks: u32,
+    /// Its nodes, such as `n[1-2]`.
+    pub nodes: String,
+    /// When it was started.
+    #[serde(with = "time::serde::rfc3339")]
+    pub started_at: OffsetDateTime,
+    /// When it ended.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub ended_at: Option<OffsetDateTime>,
+    /// `code:signal`; absent for one that runs, or that ended with its run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<String>,
+    /// Processor time in user mode, in milliseconds. Like the other amounts it is that of the node where `srun` was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_ms: Option<u64>,
+    /// Processor time in the kernel, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_ms: Option<u64>,
+    /// Largest resident set of any one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rss_bytes: Option<u64>,
+}
+
+/// What `srun` reports about a step: once when it starts its processes, and again when they have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StepReport {
+    /// The attempt in which it runs: `TESSERA_ATTEMPT_ID`.
+    pub attempt: String,
+    /// Its number, from 0.
+    pub step: u32,
+    /// Name of its program.
+    pub name: String,
+    /// Number of its processes.
+    pub tasks: u32,
+    /// Its nodes, such as `n[1-2]`.
+    pub nodes: String,
+    /// How long it has run, in milliseconds.
+    #[serde(default)]
+    pub ran_ms: u64,
+    /// `code:signal`, once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<String>,
+    /// Processor time in user mode, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_ms: Option<u64>,
+    /// Processor time in the kernel, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_ms: Option<u64>,
+    /// Largest resident set of any one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rss_bytes: Option<u64>,
+}
+
+/// The answer to a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StepReceipt {
+    /// Whether it was recorded. It is not, if the attempt has ended, or has too many steps.
+    pub recorded: bool,
 }

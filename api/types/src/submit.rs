@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
-use tessera_model::batch::Interaction;
+use tessera_model::batch::{ArrayLimit, Interaction};
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{
     BadField, DependencyUpdate, JobSpec, JobUpdate, Nice, Priority, QueueRank, RawJobSpec,
@@ -313,6 +313,21 @@ pub struct UpdateRequest {
     /// what the job waited for. Only a job that has not started takes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dependency: Option<String>,
+    /// Its name from now on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its comment; empty for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// The earliest start; a time that has passed removes an earlier one. Only a job that has not started takes it.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub begin: Option<OffsetDateTime>,
+    /// What becomes of it after its node was lost: `requeue`, `hold` or `fail`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<String>,
+    /// How many tasks of its array may run at a time; 0 for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<u32>,
 }
 
 /// What orders a job in the queue before its number.
@@ -443,7 +458,7 @@ fn interaction(requested: InteractiveRequest) -> Result<Interaction, BadField> {
 
 impl UpdateRequest {
     /// Checks the request: the new share of a slice, and the update of the other fields. A dependency that is not
-    /// empty is left to the caller, which knows the jobs that it names.
+    /// empty is left to the caller, which knows the jobs that it names. So is the number of an array's tasks.
     ///
     /// # Errors
     ///
@@ -467,13 +482,19 @@ impl UpdateRequest {
             },
             dependency: (self.dependency.as_deref().map(str::trim) == Some(""))
                 .then_some(DependencyUpdate::Removed),
+            begin: self.begin.map(|at| since_1970("begin", at)).transpose()?,
+            // How many tasks the array has is left to the caller.
+            array_limit: self.array_limit.map(|at_once| ArrayLimit { tasks: 0, at_once }),
+            ..JobUpdate::default()
         };
+        let update = update.with_texts(self.name, self.comment, self.on_lost)?;
         let sm = self.sm_percent.map(SmPercent::try_from).transpose()?;
         if sm.is_none() && update.is_empty() && self.dependency.is_none() {
             return Err(BadField::new(
                 "priority",
                 "there is nothing to change",
-                "priority, nice, time_limit_secs, deadline, no_deadline, dependency or sm_percent",
+                "priority, nice, time_limit_secs, deadline, no_deadline, dependency, name, comment, begin, on_lost, \
+                 array_limit or sm_percent",
             ));
         }
         Ok((sm, update))

@@ -167,6 +167,8 @@ impl TaskFacts {
         if let Some(dependency) = &update.dependency {
             rules.dependency = dependency.dependency().cloned();
         }
+        rules.begin = update.begin.or(rules.begin);
+        rules.array_limit = update.array_limit_over(rules.array_limit);
         Self {
             rules,
             limit: update.limit.map_or(self.limit, TimeUpdate::time),

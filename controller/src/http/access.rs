@@ -83,6 +83,7 @@ pub const ROUTES: &[(&str, &str, Needs)] = &[
     ("GET", "/v1/jobs/{job}/logs", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/series", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/sessions/{session}", Needs::Session),
+    ("POST", "/v1/jobs/{job}/steps", Needs::Session),
     ("GET", "/v1/jobs/{job}/memory", Needs::OwnJob),
     ("GET", "/v1/jobs/{job}/wait", Needs::OwnJob),
     ("GET", "/v1/kernels", USER),
@@ -203,7 +204,8 @@ mod tests {
             let is_open = matches!(needs, Needs::Nothing | Needs::Session);
             assert_eq!(needs.are_met_by(&caller), is_open, "{method} {pattern}");
         }
-        assert_eq!(ROUTES.iter().filter(|(.., needs)| *needs == Needs::Session).count(), 1);
+        // Sessions, and reports about the steps that it starts by them.
+        assert_eq!(ROUTES.iter().filter(|(.., needs)| *needs == Needs::Session).count(), 2);
     }
 
     #[test]

@@ -74,7 +74,8 @@ command_handlers! {
     release: "release_job", post("/jobs/{job}/release"), Release;
 }
 
-/// Updates a job: its priority, its time limit, its deadline, what it waits for, or its share of a slice.
+/// Updates a job: its priority, its time limit, its deadline, what it waits for, its names and rules, or its share of a
+/// slice.
 ///
 /// - `priority`: a waiting job moves in the queue at once; a running job uses it when it waits
 ///   again.
@@ -83,6 +84,9 @@ command_handlers! {
 /// - `deadline`: by when it has to be done; placement plans for it at once. `no_deadline` removes it.
 /// - `dependency`: the jobs that it waits for from now on, or none. It stays one that is cancelled if that can never be
 ///   met, or one that is not. A job that has started is refused, and so is one that would wait for itself.
+/// - `begin`: before this time it does not start. A job that has started is refused.
+/// - `array_limit`: how many tasks of its array may run at a time, given with the array's number. Those that run go on.
+/// - `name`, `comment` and `on_lost` take effect at once. A running program keeps its variables.
 /// - `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with its new
 ///   share, which uses none of its retries. It must have been submitted with a `checkpoint_signal`.
 ///
@@ -118,6 +122,9 @@ pub(super) async fn update(
     if let Some(text) = waits_for {
         update.dependency = Some(new_dependency(&state, &caller, job.0, &text).await?);
     }
+    if let Some(limit) = update.array_limit.as_mut() {
+        limit.tasks = count_tasks(&state, job.0, &scope).await?;
+    }
     if let Some(TimeUpdate::To(deadline)) = update.deadline {
         check_deadline(deadline)?;
     }
@@ -129,6 +136,22 @@ pub(super) async fn update(
         }
     }
     carry_out(&state, job.0, &scope, JobCommand::Update(update)).await
+}
+
+/// Returns how many tasks a job's array has.
+async fn count_tasks(state: &State, job: JobRef, scope: &JobScope) -> Result<u32, ApiError> {
+    let number = match job {
+        JobRef::Job(job) | JobRef::Task { array: job, .. } => job,
+    };
+    let known = state.reads().submissions_of(vec![number], scope.clone()).await?;
+    let shape = known.get(&number).ok_or_else(|| no_job(job))?;
+    if shape.array_first.is_none() {
+        return Err(ApiError::WrongState {
+            problem: format!("job {job} is no array, so there is no number of tasks to limit"),
+            expected: "an array".into(),
+        });
+    }
+    Ok(shape.tasks.div_euclid(shape.members.max(1)))
 }
 
 /// Refuses a job that has no share of the multiprocessors.
@@ -244,6 +267,9 @@ fn refused(job: JobRef, state: &str, command: &JobCommand) -> ApiError {
         JobCommand::Requeue => ("requeued", "a running job, or one that has ended"),
         JobCommand::Update(changed) if changed.dependency.is_some() => {
             ("given another dependency", "a job that has not started yet")
+        }
+        JobCommand::Update(changed) if changed.begin.is_some() => {
+            ("given another earliest start", "a job that has not started yet")
         }
         JobCommand::Reshare(_) | JobCommand::Update(_) => ("changed", "a waiting or running job"),
     };

@@ -26,6 +26,9 @@ use crate::principal::{AuditRecord, Principal};
 
 /// The hottest route, known without a search.
 const SUBMIT_ROUTE: &str = "/v1/jobs";
+/// The route of reports about steps: what a job starts in itself is no change of a caller's, and a script may start
+/// thousands.
+const STEPS_ROUTE: &str = "/v1/jobs/{job}/steps";
 /// Where the pages of the documentation lie.
 const DOCS: &str = "/docs";
 
@@ -130,7 +133,8 @@ fn is_audited(
     let limited = status == StatusCode::TOO_MANY_REQUESTS;
     // A session is a change, although its request has the form of a read.
     let opens = status == StatusCode::SWITCHING_PROTOCOLS;
-    let changes = caller.is_some() && !(reads || limited || route == SUBMIT_ROUTE);
+    let changes =
+        caller.is_some() && !(reads || limited || route == SUBMIT_ROUTE || route == STEPS_ROUTE);
     refused || opens || changes
 }
 

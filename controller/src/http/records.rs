@@ -54,6 +54,7 @@ fn now() -> OffsetDateTime {
 
 fn hide_run(job: &mut JobRecord) {
     job.exit_code = None;
+    job.comment = None;
     job.runs.clear();
 }
 

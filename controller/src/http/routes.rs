@@ -11,7 +11,7 @@ use super::openapi::Doc;
 use super::{
     audit, cluster, cluster_events, commands, doctor, explain, health, history, jobs,
     kernel_routes, layouts, live, logs, memory, node_certificates, overrides, power, predictions,
-    records, report, series, sessions, submit, tokens, usage, wait,
+    records, report, series, sessions, steps, submit, tokens, usage, wait,
 };
 
 /// Adds every route to an application.
@@ -54,6 +54,7 @@ where
         .service(wait::wait)
         .service(logs::logs)
         .service(sessions::join)
+        .service(steps::report_step)
         .service(explain::explain)
         .service(memory::show_job_memory)
         .service(cluster::list_nodes)

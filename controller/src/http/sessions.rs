@@ -124,12 +124,12 @@ pub(super) async fn join(
 }
 
 /// A process of a job, without a token, reaches that job only.
-fn check_own_job(caller: &Caller, job: JobRef) -> Result<(), ApiError> {
+pub(super) fn check_own_job(caller: &Caller, job: JobRef) -> Result<(), ApiError> {
     let Some(own) = caller.job() else { return Ok(()) };
     match job {
         JobRef::Job(job) if own.has(job) => Ok(()),
         _ => Err(ApiError::Forbidden {
-            problem: format!("a process of job {} requests a session in another job", own.first),
+            problem: format!("a process of job {} requests something of another job", own.first),
             expected: "its own job".to_owned(),
         }),
     }

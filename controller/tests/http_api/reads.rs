@@ -1,11 +1,16 @@
 //! What the store keeps, as the API shows it.
 
+use std::time::Duration;
+
+use reqwest::Response;
+use serde_json::json;
 use tessera_api_types::{
     DecisionPage, DecisionView, JobCounts, JobDetail, JobEvents, JobExplanation, JobPage,
-    JobRecord, JobRecords, JobView, LayoutPlans,
+    JobRecord, JobRecords, JobView, LayoutPlans, StepReceipt,
 };
 use tessera_control::answers::WaitReasonRun;
 use tessera_controller::ports::ToPlacer;
+use tessera_controller::principal::Role;
 use tessera_frames::cluster::{AttemptFigures, GpuFigures};
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use uuid::Uuid;
@@ -96,6 +101,47 @@ async fn records_of_waiting_tasks_are_the_same_folded_as_one_by_one() {
     ] {
         assert_eq!(ids(&records(query).await), expected, "{query}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_is_recorded_with_its_end_and_an_open_one_ends_with_its_run() {
+    let rig = Rig::start().await;
+    let seed = Seed(&rig.pool);
+    seed.submission(1, 1, None, "ada").await;
+    seed.submission(2, 1, None, "bob").await;
+    seed.node().await;
+    let attempt = seed.running(1, 1).await;
+    let ada = rig.client_of("ada", Role::User).await;
+    let report = async |job: u64, step: u32, end: Option<&str>| -> Response {
+        let body = json!({
+            "attempt": AttemptId::from_uuid(attempt).to_string(), "step": step, "name": "python",
+            "tasks": 2, "nodes": "node-1", "ran_ms": 1_500, "exit_code": end,
+        });
+        ada.post(rig.url(&format!("/v1/jobs/{job}/steps"))).json(&body).send().await.unwrap()
+    };
+    let recorded = async |step: u32, end: Option<&str>| -> bool {
+        let receipt: StepReceipt = report(1, step, end).await.json().await.unwrap();
+        receipt.recorded
+    };
+
+    assert!(recorded(0, None).await);
+    assert!(recorded(0, Some("3:0")).await);
+    assert!(!recorded(0, Some("4:0")).await, "it has ended");
+    assert!(recorded(1, None).await);
+    problem(report(2, 0, None).await, 404, "not-found").await;
+    problem(report(1, 2, Some("no code")).await, 400, "bad-field").await;
+    seed.ended(1, attempt, "cancelled", "cancelled").await;
+    assert!(!recorded(2, None).await, "its run has ended");
+
+    let records: JobRecords = rig.get("/v1/records?jobs=1&runs=true").await.json().await.unwrap();
+    let run = &records.jobs[0].runs[0];
+    let shown: Vec<_> =
+        run.steps.iter().map(|step| (step.step, step.exit_code.as_deref(), step.tasks)).collect();
+    assert_eq!(shown, [(0, Some("3:0"), 2), (1, None, 2)]);
+    assert_eq!(run.steps[1].ended_at, run.ended_at);
+    assert!(
+        run.steps[0].ended_at.unwrap() - run.steps[0].started_at >= Duration::from_millis(1_500)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

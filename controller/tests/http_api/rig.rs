@@ -26,6 +26,7 @@ use tessera_controller::ports::{
 };
 use tessera_controller::principal::{Appointments, Role};
 use tessera_controller::requests::{AcceptedSubmission, NewSubmission, RequestError};
+use tessera_controller::step_reports::StepReports;
 use tessera_controller::store::tokens::NewToken;
 use tessera_controller::store::{Reads, connect};
 use tessera_controller::tokens::{Secret, ValidTokens};
@@ -120,6 +121,7 @@ impl Rig {
             shape: shape_seen,
             job_changes: job_changes.clone(),
             readiness: readiness_seen,
+            steps: StepReports::new(pool.clone(), Handle::current()),
             tokens: tokens.clone(),
             issuer,
             directory: Arc::clone(&directory),

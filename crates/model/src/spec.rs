@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::batch::{ArrayRules, BatchRules, EarlySignal, Interaction, LaunchStyle};
+use crate::batch::{ArrayLimit, ArrayRules, BatchRules, EarlySignal, Interaction, LaunchStyle};
 use crate::container::ContainerRules;
 use crate::dependency::Dependency;
 use crate::gang::GangShape;
@@ -215,6 +215,22 @@ pub struct JobUpdate {
         deserialize_with = "DependencyUpdate::deserialize_some"
     )]
     pub dependency: Option<DependencyUpdate>,
+    /// Its name, for users.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its user's remark; empty for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// The earliest start, in milliseconds since 1970; only a waiting job's can change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begin: Option<Millis>,
+    /// What becomes of it after its node was lost. In specifications it is below the retries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<OnLost>,
+    /// How many tasks of its array may run at a time; none at a time stands for no limit. In specifications it is below
+    /// the array.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array_limit: Option<ArrayLimit>,
 }
 
 /// A dependency that replaces another.
@@ -309,6 +325,22 @@ impl JobUpdate {
         if let Some(dependency) = &self.dependency {
             spec.dependency = dependency.dependency().cloned();
         }
+        if let Some(name) = &self.name {
+            spec.name.clone_from(name);
+        }
+        if let Some(comment) = &self.comment {
+            spec.comment = Some(comment.clone()).filter(|comment| !comment.is_empty());
+        }
+        if let Some(on_lost) = self.on_lost {
+            spec.retry.on_lost = on_lost;
+        }
+        spec.begin = self.begin.or(spec.begin);
+        spec.array.limit = self.array_limit_over(spec.array.limit);
+    }
+
+    /// Returns how many tasks of a job's array may run at a time after the update.
+    pub fn array_limit_over(&self, limit: Option<ArrayLimit>) -> Option<ArrayLimit> {
+        self.array_limit.map_or(limit, |limit| Some(limit).filter(|limit| limit.at_once > 0))
     }
 
     /// Returns a job's rank after the update.
@@ -323,6 +355,28 @@ impl JobUpdate {
         rank
     }
 
+    /// Reads new values that are texts; an empty comment removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadField`] names the first invalid one.
+    pub fn with_texts(
+        self,
+        name: Option<String>,
+        comment: Option<String>,
+        on_lost: Option<String>,
+    ) -> Result<Self, BadField> {
+        Ok(Self {
+            name: name.map(|name| plain_text("name", name, NAME_BYTES_MAX)).transpose()?,
+            comment: match comment {
+                Some(none) if none.is_empty() => Some(none),
+                comment => optional_text("comment", comment)?,
+            },
+            on_lost: parse_optional("on_lost", on_lost)?,
+            ..self
+        })
+    }
+
     /// Returns an earlier update with this one on top.
     #[must_use]
     pub fn after(self, earlier: Self) -> Self {
@@ -332,6 +386,11 @@ impl JobUpdate {
             limit: self.limit.or(earlier.limit),
             deadline: self.deadline.or(earlier.deadline),
             dependency: self.dependency.or(earlier.dependency),
+            name: self.name.or(earlier.name),
+            comment: self.comment.or(earlier.comment),
+            begin: self.begin.or(earlier.begin),
+            on_lost: self.on_lost.or(earlier.on_lost),
+            array_limit: self.array_limit.or(earlier.array_limit),
         }
     }
 
@@ -353,7 +412,27 @@ impl JobUpdate {
             DependencyUpdate::Removed => "it waits for no other job any more".to_owned(),
             DependencyUpdate::To(dependency) => format!("it waits for {dependency}"),
         });
-        let all = [priority, nice, limit, deadline, dependency];
+        let name = self.name.as_ref().map(|name| format!("its name becomes {name}"));
+        let comment = self.comment.as_ref().map(|_| "it has another comment".to_owned());
+        let begin = self.begin.map(|_| "it has another earliest start".to_owned());
+        let on_lost =
+            self.on_lost.map(|on_lost| format!("after the loss of its node: {}", on_lost.word()));
+        let array_limit = self.array_limit.map(|limit| match limit.at_once {
+            0 => "all tasks of its array may run at a time".to_owned(),
+            at_once => format!("{at_once} tasks of its array may run at a time"),
+        });
+        let all = [
+            priority,
+            nice,
+            limit,
+            deadline,
+            dependency,
+            name,
+            comment,
+            begin,
+            on_lost,
+            array_limit,
+        ];
         let all: Vec<String> = all.into_iter().flatten().collect();
         format!("{}, by its user", all.join(", "))
     }

@@ -271,7 +271,7 @@ pub struct PlacementCandidate {
     /// Why it was preferred or ruled out, as a stable value: `chosen`, `too_small`,
     /// `larger_than_needed`, `busy`, `fewer_futures`, `needs_repartition`, `later_in_order`,
     /// `changing`, `unavailable`, `drained`, `quarantined`, `kept`, `foreign`, `stuck`,
-    /// `cut`, `other_user`.
+    /// `cut`, `other_user`, `pinned`, `leaving`.
     pub verdict: String,
     /// `R` after taking it (MIGM §4), where it was computed.
     pub reachability_after: Option<u32>,

@@ -213,3 +213,100 @@ fn a_time_limit_is_raised_by_a_span_and_files_are_named_as_they_are() {
     assert!(shown.contains(&format!("/named-{job}.log ")), "{shown}");
     rig.printed("scancel", &[&job]);
 }
+
+#[test]
+fn steps_are_accounted_for_with_their_ends() {
+    let rig = Rig::new();
+    let script = "#!/bin/bash\nsrun -n2 -J first sh -c 'exit $SLURM_PROCID'\nsrun true\n\
+                  srun sh -c 'kill -9 $$'\nsrun -J left sleep 600 &\n\
+                  until squeue -h -s -j $SLURM_JOB_ID -o %j | grep -q left; do sleep 0.1; done\n\
+                  squeue -h -s -j $SLURM_JOB_ID -o '%i %j %A'\n\
+                  scontrol show step $SLURM_JOB_ID.3 | grep -o 'Name=[^ ]*'\n";
+    let path = rig.cluster.scratch().join("token");
+    fs::write(&path, rig.cluster.token()).unwrap();
+    let token = format!("export TESSERA_TOKEN=$(cat {})\n", path.display());
+    let script = script.replacen('\n', &format!("\n{token}"), 1);
+    let job = rig.submit(&[], &script);
+    rig.cluster.wait_end(job, SOON);
+
+    let found = rig.printed(
+        "sacct",
+        &["-n", "-P", "-o", "jobid,jobname,state,exitcode,ntasks,nnodes", "-j", &job.to_string()],
+    );
+
+    let expected = [
+        "J|job.sh|COMPLETED|0:0||1",
+        "J.batch|batch|COMPLETED|0:0|1|1",
+        "J.0|first|FAILED|1:0|2|1",
+        "J.1|true|COMPLETED|0:0|1|1",
+        "J.2|sh|CANCELLED|0:9|1|1",
+        "J.3|left|CANCELLED|0:15|1|1",
+    ];
+    let expected = expected.map(|line| line.replacen('J', &job.to_string(), 1));
+    assert_eq!(found.lines().collect::<Vec<_>>(), expected, "{}", rig.output());
+    let output = rig.output();
+    for line in [format!("{job}.batch batch 1"), format!("{job}.3 left 1"), "Name=left".to_owned()]
+    {
+        assert!(output.lines().any(|found| found == line), "{line} is not in\n{output}");
+    }
+    let derived = rig.printed("sacct", &["-nXP", "-o", "derivedexitcode", "-j", &job.to_string()]);
+    assert_eq!(derived, "1:0\n");
+    let one = rig.printed("sacct", &["-nP", "-o", "elapsed,jobname", "-j", &format!("{job}.1")]);
+    assert!(one.ends_with("|true\n") && one.lines().count() == 1, "{one}");
+    let bare = rig.printed("sacct", &["-nXP", "-o", "jobid", "-j", &job.to_string()]);
+    assert_eq!(bare, format!("{job}\n"));
+}
+
+#[test]
+fn scontrol_updates_what_users_change_of_waiting_jobs() {
+    let rig = Rig::new();
+    let job = rig.submit(&["--hold", "-J", "before"], "#!/bin/sh\nsleep 600\n").to_string();
+    let update = |word: &str| rig.call("scontrol", &["update", &format!("JobId={job}"), word]);
+
+    for word in ["JobName=after", "Comment=for the paper", "Requeue=0", "StartTime=now+1hour"] {
+        assert!(update(word).status.success(), "{word}");
+    }
+    rig.printed("scontrol", &["release", &job]);
+
+    let listed = rig.printed("squeue", &["-h", "-n", "after", "-o", "%i|%j|%k"]);
+    assert_eq!(listed, format!("{job}|after|for the paper\n"));
+    let shown = rig.printed("scontrol", &["show", "job", &job]);
+    assert!(shown.contains("Requeue=0 ") && shown.contains("JobName=after"), "{shown}");
+    wait::until(SOON, "the job waits for its time", || {
+        let reason = rig.printed("squeue", &["-h", "-j", &job, "-o", "%t %r"]);
+        (reason == "PD BeginTime\n").then_some(())
+    });
+    assert!(update("StartTime=now").status.success());
+    rig.cluster.wait_job(job.parse().unwrap(), SOON, "running");
+    assert_eq!(update("StartTime=now+1hour").status.code(), Some(1), "it has started");
+    let refused = update("Partition=other");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("submit it again"), "{refused:?}");
+    rig.printed("scancel", &[&job]);
+}
+
+#[test]
+fn the_throttle_of_an_array_can_be_changed() {
+    let rig = Rig::new();
+    let array = rig.submit(&["--array=0-3%1"], "#!/bin/sh\nsleep 600\n");
+    let running = || rig.printed("squeue", &["-h", "-t", "R", "-j", &array.to_string()]);
+    let count = |wanted: usize| {
+        wait::until(SOON, "as many tasks run", || {
+            (running().lines().count() == wanted).then_some(())
+        });
+    };
+    count(1);
+    let waiting = rig.printed("squeue", &["-h", "-t", "PD", "-j", &array.to_string(), "-o", "%i"]);
+    assert_eq!(waiting, format!("{array}_[1-3%1]\n"));
+
+    rig.printed("scontrol", &["update", &format!("JobId={array}"), "ArrayTaskThrottle=2"]);
+
+    count(2);
+    let waiting =
+        rig.printed("squeue", &["-h", "-t", "PD", "-j", &array.to_string(), "-o", "%i %r"]);
+    assert_eq!(waiting, format!("{array}_[2-3%2] JobArrayTaskLimit\n"));
+    let alone = rig.submit(&["--hold"], "#!/bin/sh\ntrue\n").to_string();
+    let word = format!("JobId={alone}");
+    let refused = rig.call("scontrol", &["update", &word, "ArrayTaskThrottle=2"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    rig.printed("scancel", &[&array.to_string(), &alone]);
+}

@@ -576,7 +576,10 @@ class JobRecord(TypedDict):
 
     account: str
     array_index: NotRequired[Optional[int]]
+    array_limit: NotRequired[Optional[int]]
     attempts: int
+    begin: NotRequired[Optional[str]]
+    comment: NotRequired[Optional[str]]
     dependency: NotRequired[Optional[str]]
     ended_at: NotRequired[Optional[str]]
     exit_code: NotRequired[Optional[str]]
@@ -591,6 +594,7 @@ class JobRecord(TypedDict):
     queue_rank: NotRequired[RankUpdateView]
     rank: NotRequired[Optional[int]]
     reason: NotRequired[Optional[str]]
+    requeue: NotRequired[Optional[bool]]
     runs: NotRequired[List[RunRecord]]
     started_at: NotRequired[Optional[str]]
     state: str
@@ -1125,18 +1129,24 @@ class ReportLine(TypedDict):
 RequestRecord = TypedDict(
     "RequestRecord",
     {
+        "begin": "Optional[str]",
         "class": "str",
         "comment": "Optional[str]",
         "cpus": "Optional[int]",
         "cpus_per_task": "Optional[int]",
+        "deadline": "Optional[str]",
         "dependency": "Optional[str]",
+        "exclude": "List[str]",
         "gpu": "str",
+        "gpu_model": "Optional[str]",
         "gpus": "int",
         "host_memory_bytes": "Optional[int]",
+        "nodelist": "List[str]",
         "nodes": "int",
         "ntasks": "Optional[int]",
         "partition": "Optional[str]",
         "processes": "Optional[int]",
+        "qos": "Optional[str]",
         "queue_rank": "RankView",
         "requeue": "bool",
         "stderr": "Optional[str]",
@@ -1172,6 +1182,7 @@ class RunRecord(TypedDict):
     profile: str
     started_at: NotRequired[Optional[str]]
     state: str
+    steps: NotRequired[List[StepRecord]]
     system_ms: NotRequired[Optional[int]]
     user_ms: NotRequired[Optional[int]]
 
@@ -1222,6 +1233,44 @@ class SizeView(TypedDict):
     memory_bytes: NotRequired[Optional[int]]
     source: str
     text: str
+
+
+class StepReceipt(TypedDict):
+    """The answer to a report."""
+
+    recorded: bool
+
+
+class StepRecord(TypedDict):
+    """What `srun` started once in a run of a job."""
+
+    ended_at: NotRequired[Optional[str]]
+    exit_code: NotRequired[Optional[str]]
+    max_rss_bytes: NotRequired[Optional[int]]
+    name: str
+    nodes: str
+    started_at: str
+    step: int
+    system_ms: NotRequired[Optional[int]]
+    tasks: int
+    user_ms: NotRequired[Optional[int]]
+
+
+class StepReport(TypedDict):
+    """What `srun` reports about a step: once when it starts its processes, and again when they
+    have ended.
+    """
+
+    attempt: str
+    exit_code: NotRequired[Optional[str]]
+    max_rss_bytes: NotRequired[Optional[int]]
+    name: str
+    nodes: str
+    ran_ms: NotRequired[int]
+    step: int
+    system_ms: NotRequired[Optional[int]]
+    tasks: int
+    user_ms: NotRequired[Optional[int]]
 
 
 SubmitRequest = TypedDict(
@@ -1372,10 +1421,15 @@ class TokenView(TypedDict):
 class UpdateRequest(TypedDict):
     """The fields of a job to update; absent fields stay as they are."""
 
+    array_limit: NotRequired[Optional[int]]
+    begin: NotRequired[Optional[str]]
+    comment: NotRequired[Optional[str]]
     deadline: NotRequired[Optional[str]]
     dependency: NotRequired[Optional[str]]
+    name: NotRequired[Optional[str]]
     nice: NotRequired[Optional[int]]
     no_deadline: NotRequired[bool]
+    on_lost: NotRequired[Optional[str]]
     priority: NotRequired[Optional[int]]
     sm_percent: NotRequired[Optional[int]]
     time_limit_secs: NotRequired[Optional[int]]
@@ -1561,17 +1615,21 @@ class Api:
         return self._call("GET", f"/v1/jobs/{self._segment(job)}")
 
     def update_job(self, job: Union[str, int], body: UpdateRequest) -> JobView:
-        """Updates a job: its priority, its time limit, its deadline, what it waits for, or its
-        share of a slice. - `priority`: a waiting job moves in the queue at once; a running job
-        uses it when it waits again. - `time_limit_secs`: counted from the start of the
-        attempt; 0 for none. It applies to a running job at once, which ends if it has run for
-        longer. - `deadline`: by when it has to be done; placement plans for it at once.
-        `no_deadline` removes it. - `dependency`: the jobs that it waits for from now on, or
-        none. It stays one that is cancelled if that can never be met, or one that is not. A
-        job that has started is refused, and so is one that would wait for itself. -
-        `sm_percent`: a running job gets its checkpoint signal, ends, and is started again with
-        its new share, which uses none of its retries. It must have been submitted with a
-        `checkpoint_signal`. An array's number alone addresses all of its unfinished tasks.
+        """Updates a job: its priority, its time limit, its deadline, what it waits for, its names
+        and rules, or its share of a slice. - `priority`: a waiting job moves in the queue at
+        once; a running job uses it when it waits again. - `time_limit_secs`: counted from the
+        start of the attempt; 0 for none. It applies to a running job at once, which ends if it
+        has run for longer. - `deadline`: by when it has to be done; placement plans for it at
+        once. `no_deadline` removes it. - `dependency`: the jobs that it waits for from now on,
+        or none. It stays one that is cancelled if that can never be met, or one that is not. A
+        job that has started is refused, and so is one that would wait for itself. - `begin`:
+        before this time it does not start. A job that has started is refused. - `array_limit`:
+        how many tasks of its array may run at a time, given with the array's number. Those
+        that run go on. - `name`, `comment` and `on_lost` take effect at once. A running
+        program keeps its variables. - `sm_percent`: a running job gets its checkpoint signal,
+        ends, and is started again with its new share, which uses none of its retries. It must
+        have been submitted with a `checkpoint_signal`. An array's number alone addresses all
+        of its unfinished tasks.
         """
         return self._call("PATCH", f"/v1/jobs/{self._segment(job)}", body=body)
 
@@ -1636,6 +1694,13 @@ class Api:
         connection ends the session. After any other break it may come back for a minute.
         """
         return self._call("GET", f"/v1/jobs/{self._segment(job)}/sessions/{self._segment(session)}", query={"wait": wait})
+
+    def report_step(self, job: Union[str, int], body: StepReport) -> StepReceipt:
+        """Records that `srun` starts a step of a job, or that the step has ended. The same report
+        may be sent again. Reports about an attempt that has ended change nothing: what ran
+        then has ended with it. A process of the job needs no token.
+        """
+        return self._call("POST", f"/v1/jobs/{self._segment(job)}/steps", body=body)
 
     def wait_for_job(self, job: Union[str, int], *, timeout_secs: Optional[int] = None) -> JobView:
         """Waits for a job's end, and returns the job as it is then, or when the time is up. An

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use tessera_api_types::{JobRecord, JobRecords, RankUpdateView, RankView, RequestRecord};
 use tessera_model::number::clamped;
+use time::OffsetDateTime;
 
 use super::hosts;
 use super::state::{self, SlurmState};
@@ -77,6 +78,12 @@ fn unknown_request(submission: u64) -> RequestRecord {
         requeue: true,
         comment: None,
         partition: None,
+        qos: None,
+        begin: None,
+        deadline: None,
+        gpu_model: None,
+        nodelist: Vec::new(),
+        exclude: Vec::new(),
         dependency: None,
         work_dir: None,
         stdout: None,
@@ -134,10 +141,15 @@ impl SlurmJob {
     pub fn id(&self) -> String {
         let array = self.record.submission;
         match (self.waiting.is_empty(), self.record.array_index) {
-            (false, _) => format!("{array}_[{}]", ranges(&self.waiting)),
+            (false, _) => format!("{array}_[{}{}]", ranges(&self.waiting), self.at_once()),
             (true, Some(index)) => format!("{array}_{index}"),
             (true, None) => self.raw_id().to_string(),
         }
+    }
+
+    /// Returns `%4` if four tasks of its array may run at a time.
+    fn at_once(&self) -> String {
+        self.record.array_limit.map_or_else(String::new, |limit| format!("%{limit}"))
     }
 
     /// Returns the unique number of the job or task; waiting tasks have that of their array.
@@ -302,6 +314,33 @@ impl SlurmJob {
         conditions.collect::<Vec<_>>().join(separator)
     }
 
+    /// Returns its comment, after updates.
+    pub fn comment(&self) -> Option<&str> {
+        let comment = self.record.comment.as_deref().or(self.request.comment.as_deref());
+        comment.filter(|comment| !comment.is_empty())
+    }
+
+    /// Returns whether it runs again after its node was lost.
+    pub fn is_requeued(&self) -> bool {
+        self.record.requeue.unwrap_or(self.request.requeue)
+    }
+
+    /// Returns the earliest start, if it has one.
+    pub fn begin(&self) -> Option<OffsetDateTime> {
+        self.record.begin.or(self.request.begin)
+    }
+
+    /// Returns from when on it could have started.
+    pub fn eligible_at(&self) -> OffsetDateTime {
+        let submitted = self.record.submitted_at;
+        self.begin().map_or(submitted, |begin| begin.max(submitted))
+    }
+
+    /// Returns its quality of service.
+    pub fn qos(&self) -> &str {
+        self.request.qos.as_deref().unwrap_or("normal")
+    }
+
     /// Returns its partition.
     pub fn partition(&self) -> String {
         let named = self.record.partition.as_ref().or(self.request.partition.as_ref());
@@ -374,8 +413,6 @@ pub fn minutes(secs: u64) -> u32 {
 
 #[cfg(test)]
 pub mod samples {
-    use time::OffsetDateTime;
-
     use super::*;
 
     /// A job that waits.
@@ -403,6 +440,10 @@ pub mod samples {
             queue_rank: RankUpdateView::default(),
             time_limit_secs: None,
             dependency: None,
+            comment: None,
+            requeue: None,
+            array_limit: None,
+            begin: None,
             partition: None,
             runs: Vec::new(),
         }

@@ -2,11 +2,13 @@
 
 use clap::{ArgAction, Parser};
 use serde_json::json;
-use tessera_api_types::{RecordFilter, RunRecord};
+use tessera_api_types::{RecordFilter, RunRecord, StepRecord};
+use tessera_model::number::clamped;
+use time::OffsetDateTime;
 
 use super::columns::{Column, Width, column, find, fit};
 use super::job::{SlurmJob, exit_code, gather, megabytes, uid};
-use super::squeue::{meta, parse_job};
+use super::squeue::{code_of, meta, parse_job};
 use super::state::{SlurmState, StateFilter};
 use super::times::{local, long_span, midnight, now, read, secs_between};
 use super::{Done, SlurmFailure, VERSION, connect, hosts, words, write_out};
@@ -110,12 +112,79 @@ pub struct Sacct {
     help: Option<bool>,
 }
 
-/// A line: a job, or the script of one of its runs.
+/// A line: a job, or what was started in one of its runs.
 struct Line {
     job: SlurmJob,
     run: Option<RunRecord>,
-    /// Whether the line stands for the script, which has the measurements.
-    batch: bool,
+    part: LinePart,
+}
+
+/// What a line stands for.
+#[derive(PartialEq)]
+enum LinePart {
+    /// The job with all that ran in it.
+    Job,
+    /// Its script, which has the measurements.
+    Batch,
+    /// What `srun` started once.
+    Step(StepRecord),
+}
+
+impl Line {
+    /// Returns whether it stands for the job itself.
+    fn is_job(&self) -> bool {
+        self.part == LinePart::Job
+    }
+
+    /// Returns the step that it stands for.
+    const fn step(&self) -> Option<&StepRecord> {
+        match &self.part {
+            LinePart::Step(step) => Some(step),
+            LinePart::Job | LinePart::Batch => None,
+        }
+    }
+
+    /// Returns the number of processors.
+    fn cpus(&self) -> u32 {
+        match self.step() {
+            Some(step) => step.tasks.saturating_mul(self.job.cpus_per_task()),
+            None => self.job.cpus(),
+        }
+    }
+
+    /// Returns the number of nodes.
+    fn node_count(&self) -> u32 {
+        let nodes = |step: &StepRecord| hosts::expand(&step.nodes).map_or(1, |names| names.len());
+        self.step().map_or_else(|| self.job.node_count(), |step| clamped(nodes(step)))
+    }
+
+    /// Returns when it started, and when it ended.
+    fn span(&self) -> (Option<OffsetDateTime>, Option<OffsetDateTime>) {
+        match (self.step(), &self.run) {
+            (Some(step), _) => (Some(step.started_at), step.ended_at),
+            (None, Some(run)) => (run.started_at, run.ended_at),
+            (None, None) => (None, self.job.record.ended_at),
+        }
+    }
+
+    /// Returns the processor time in user mode and in the kernel, in milliseconds.
+    fn processor_ms(&self) -> (u64, u64) {
+        let (user, system) = match (self.step(), &self.run) {
+            (Some(step), _) => (step.user_ms, step.system_ms),
+            (None, Some(run)) => (run.user_ms, run.system_ms),
+            (None, None) => (None, None),
+        };
+        (user.unwrap_or(0), system.unwrap_or(0))
+    }
+
+    /// Returns the largest resident set of any one process of a script or a step.
+    fn max_rss(&self) -> Option<u64> {
+        match &self.part {
+            LinePart::Job => None,
+            LinePart::Batch => self.run.as_ref()?.max_rss_bytes,
+            LinePart::Step(step) => step.max_rss_bytes,
+        }
+    }
 }
 
 /// A column with its width.
@@ -210,14 +279,18 @@ impl Sacct {
             let is_shown = job.state != SlurmState::Pending;
             let before = job.record.runs.len().saturating_sub(usize::from(is_shown));
             for run in job.record.runs.iter().take(before) {
-                lines.push(Line { job: job.clone(), run: Some(run.clone()), batch: false });
+                lines.push(Line { job: job.clone(), run: Some(run.clone()), part: LinePart::Job });
             }
         }
         let started = newest.as_ref().is_some_and(|run| run.started_at.is_some());
         let waits = job.state == SlurmState::Pending;
-        lines.push(Line { job: job.clone(), run: newest.clone().filter(|_| !waits), batch: false });
+        let shown = newest.clone().filter(|_| !waits);
+        lines.push(Line { job: job.clone(), run: shown, part: LinePart::Job });
         if started && !waits && !self.allocations {
-            lines.push(Line { job, run: newest, batch: true });
+            let steps = newest.iter().flat_map(|run| run.steps.iter().cloned());
+            for part in std::iter::once(LinePart::Batch).chain(steps.map(LinePart::Step)) {
+                lines.push(Line { job: job.clone(), run: newest.clone(), part });
+            }
         }
         lines
     }
@@ -274,7 +347,12 @@ fn shown(text: &str, width: Width) -> String {
 /// Reads `jobname%-30`.
 fn parse_cell(word: &str) -> Result<Cell, SlurmFailure> {
     let (name, width) = word.split_once('%').unwrap_or((word, ""));
-    let Some(column) = find(name, COLUMNS) else {
+    let abbreviated = |column: &&Column<Line>| {
+        let start = column.name.get(..name.len()).filter(|start| !start.is_empty());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+    };
+    let column = find(name, COLUMNS).or_else(|| COLUMNS.iter().find(abbreviated));
+    let Some(column) = column else {
         return Err(SlurmFailure::Message(format!(
             "sacct: error: Invalid field requested: \"{name}\""
         )));
@@ -298,10 +376,30 @@ fn parse_cell(word: &str) -> Result<Cell, SlurmFailure> {
 }
 
 fn job_id(line: &Line) -> String {
-    if line.batch { format!("{}.batch", line.job.id()) } else { line.job.id() }
+    part_of(line.job.id(), line)
+}
+
+/// Appends what a line stands for to the number of its job: `42`, `42.batch` or `42.0`.
+fn part_of(job: String, line: &Line) -> String {
+    match &line.part {
+        LinePart::Job => job,
+        LinePart::Batch => format!("{job}.batch"),
+        LinePart::Step(step) => format!("{job}.{}", step.step),
+    }
+}
+
+fn name(line: &Line) -> String {
+    match &line.part {
+        LinePart::Job => line.job.record.name.clone(),
+        LinePart::Batch => "batch".to_owned(),
+        LinePart::Step(step) => step.name.clone(),
+    }
 }
 
 fn state(line: &Line) -> SlurmState {
+    if let Some(step) = line.step() {
+        return SlurmState::of_step(step, line.run.as_ref());
+    }
     match &line.run {
         // An earlier run ended, and the job goes on or waits again.
         Some(run)
@@ -309,14 +407,21 @@ fn state(line: &Line) -> SlurmState {
         {
             SlurmState::of_end(&run.state)
         }
-        Some(run) if line.batch => SlurmState::of_end(&run.state),
+        Some(run) if line.part == LinePart::Batch => SlurmState::of_end(&run.state),
         _ => line.job.state.accounted(),
     }
 }
 
 fn exit(line: &Line) -> String {
+    if let Some(step) = line.step() {
+        return match &step.exit_code {
+            Some(code) => code.clone(),
+            None if state(line) == SlurmState::Cancelled => "0:15".to_owned(),
+            None => "0:0".to_owned(),
+        };
+    }
     match &line.run {
-        Some(run) if line.batch && state(line) == SlurmState::Cancelled => {
+        Some(run) if line.part == LinePart::Batch && state(line) == SlurmState::Cancelled => {
             run.exit_code.clone().unwrap_or_else(|| "0:15".to_owned())
         }
         Some(run) => exit_code(state(line), Some(&run.state), run.exit_code.as_deref()),
@@ -324,18 +429,27 @@ fn exit(line: &Line) -> String {
     }
 }
 
+/// Returns the worst exit code of a job's steps.
+fn derived_exit(line: &Line) -> String {
+    let steps = line.run.iter().flat_map(|run| &run.steps);
+    let codes = steps.filter_map(|step| step.exit_code.as_deref());
+    codes.max_by_key(|code| code_of(code)).unwrap_or("0:0").to_owned()
+}
+
 fn elapsed(line: &Line) -> u64 {
-    let run = line.run.as_ref();
-    run.and_then(|run| {
-        let start = run.started_at?;
-        Some(secs_between(start, run.ended_at.unwrap_or_else(now)))
-    })
-    .unwrap_or(0)
+    let (start, end) = line.span();
+    start.map_or(0, |start| secs_between(start, end.unwrap_or_else(now)))
+}
+
+/// Returns how long a job waited before it started, or has waited so far.
+fn planned(line: &Line) -> u64 {
+    let until = line.span().0.or(line.job.record.ended_at).unwrap_or_else(now);
+    secs_between(line.job.record.submitted_at, until)
 }
 
 fn processor_ms(line: &Line) -> u64 {
-    let run = line.run.as_ref();
-    run.map_or(0, |run| run.user_ms.unwrap_or(0).saturating_add(run.system_ms.unwrap_or(0)))
+    let (user, system) = line.processor_ms();
+    user.saturating_add(system)
 }
 
 /// Shows processor time as `MM:SS.mmm`.
@@ -347,19 +461,49 @@ fn processor_time(ms: u64) -> String {
     }
 }
 
-fn of_batch(line: &Line, text: impl Fn(&RunRecord) -> Option<String>) -> String {
-    line.run.as_ref().filter(|_| line.batch).and_then(text).unwrap_or_default()
+/// Returns the mean processor time of the processes of a script or a step.
+fn mean_processor_time(line: &Line) -> String {
+    let tasks = line.step().map_or(1, |step| u64::from(step.tasks.max(1)));
+    not_job(line, || long_span(processor_ms(line) / tasks / 1_000))
 }
 
-fn not_batch(line: &Line, text: impl Fn(&SlurmJob) -> String) -> String {
-    if line.batch { String::new() } else { text(&line.job) }
+fn of_job(line: &Line, text: impl Fn(&SlurmJob) -> String) -> String {
+    if line.is_job() { text(&line.job) } else { String::new() }
+}
+
+fn not_job(line: &Line, text: impl Fn() -> String) -> String {
+    if line.is_job() { String::new() } else { text() }
 }
 
 fn kib(bytes: u64) -> String {
     format!("{}K", bytes / 1_024)
 }
 
+fn max_rss(line: &Line) -> String {
+    line.max_rss().map(kib).unwrap_or_default()
+}
+
+/// Returns the node of the process with the largest amount.
+fn measured_node(line: &Line) -> String {
+    let measured = line.max_rss().and(line.run.as_ref());
+    measured.map(|run| run.node.clone()).unwrap_or_default()
+}
+
+/// Returns the number of the process with the largest amount.
+fn measured_task(line: &Line) -> String {
+    line.max_rss().map(|_| "0".to_owned()).unwrap_or_default()
+}
+
+fn energy(line: &Line) -> String {
+    let measured = line.run.as_ref().filter(|_| line.step().is_none());
+    let joules = measured.and_then(|run| run.gpu_energy_millijoules).map(|mj| mj / 1_000);
+    joules.unwrap_or(0).to_string()
+}
+
 fn nodes(line: &Line) -> String {
+    if let Some(step) = line.step() {
+        return step.nodes.clone();
+    }
     let nodes = line.run.as_ref().map_or_else(
         || line.job.node_list(),
         |run| match line.job.nodes.len() {
@@ -382,127 +526,188 @@ fn requested(line: &Line) -> String {
 }
 
 fn allocated(line: &Line) -> String {
-    if line.run.is_none() { String::new() } else { requested(line) }
+    if line.run.is_none() {
+        return String::new();
+    }
+    match line.step() {
+        Some(_) => format!("cpu={},node={}", line.cpus(), line.node_count()),
+        // Only jobs are billed.
+        None if line.part == LinePart::Batch => {
+            let all = requested(line);
+            all.split_once(',').map_or_else(String::new, |(_, rest)| rest.to_owned())
+        }
+        None => requested(line),
+    }
 }
 
-static COLUMNS: &[Column<Line>] = &[
-    column(None, "JobID", "JobID", "", job_id),
-    column(None, "JobIDRaw", "JobIDRaw", "", |line| {
-        if line.batch {
-            format!("{}.batch", line.job.raw_id())
-        } else {
-            line.job.raw_id().to_string()
+fn used(line: &Line) -> String {
+    let cpu = long_span(processor_ms(line) / 1_000);
+    match (&line.part, &line.run) {
+        (LinePart::Job, _) | (LinePart::Batch, None) => String::new(),
+        (LinePart::Step(_), _) => {
+            let memory =
+                line.max_rss().map_or_else(String::new, |bytes| format!(",mem={}", kib(bytes)));
+            format!("cpu={cpu}{memory}")
         }
-    }),
-    column(None, "JobName", "JobName", "", |line| {
-        if line.batch { "batch".to_owned() } else { line.job.record.name.clone() }
-    }),
-    column(None, "State", "State", "", |line| state(line).long().to_owned()),
-    column(None, "ExitCode", "ExitCode", "", exit),
-    column(None, "DerivedExitCode", "DerivedExitCode", "", |line| {
-        not_batch(line, |_| "0:0".to_owned())
-    }),
-    column(None, "Partition", "Partition", "", |line| not_batch(line, SlurmJob::partition)),
-    column(None, "Account", "Account", "", |line| line.job.record.account.clone()),
-    column(None, "User", "User", "", |line| not_batch(line, |job| job.record.user.clone())),
-    column(None, "UID", "UID", "", |line| not_batch(line, |job| uid(&job.record.user).to_string())),
-    column(None, "Group", "Group", "", |line| not_batch(line, |job| job.record.user.clone())),
-    column(None, "AllocCPUS", "AllocCPUS", "", |line| {
-        if line.run.is_some() { line.job.cpus().to_string() } else { "0".to_owned() }
-    }),
-    column(None, "NCPUS", "NCPUS", "", |line| line.job.cpus().to_string()),
-    column(None, "ReqCPUS", "ReqCPUS", "", |line| line.job.cpus().to_string()),
-    column(None, "AllocNodes", "AllocNodes", "", |line| {
-        if line.run.is_some() { line.job.node_count().to_string() } else { "0".to_owned() }
-    }),
-    column(None, "NNodes", "NNodes", "", |line| line.job.node_count().to_string()),
-    column(None, "ReqNodes", "ReqNodes", "", |line| line.job.request.nodes.to_string()),
-    column(
-        None,
-        "NTasks",
-        "NTasks",
-        "",
-        |line| if line.batch { "1".to_owned() } else { String::new() },
+        (LinePart::Batch, Some(run)) => format!(
+            "cpu={cpu},energy={},gres/gpumem={}",
+            run.gpu_energy_millijoules.unwrap_or(0) / 1_000,
+            megabytes(run.gpu_memory_peak_bytes.unwrap_or(0))
+        ),
+    }
+}
+
+/// Fields of Slurm that nothing here measures or has.
+fn nothing(_: &Line) -> String {
+    String::new()
+}
+
+const fn named(name: &'static str, cell: fn(&Line) -> String) -> Column<Line> {
+    column(None, name, name, "", cell)
+}
+
+/// The fields of Slurm 22.05, in its order: an abbreviation means the first that begins with it.
+static COLUMNS: &[Column<Line>] = &[
+    named("Account", |line| line.job.record.account.clone()),
+    named("AdminComment", nothing),
+    named(
+        "AllocCPUS",
+        |line| if line.run.is_some() { line.cpus().to_string() } else { "0".to_owned() },
     ),
-    column(None, "NodeList", "NodeList", "", nodes),
-    column(None, "Elapsed", "Elapsed", "", |line| long_span(elapsed(line))),
-    column(None, "ElapsedRaw", "ElapsedRaw", "", |line| elapsed(line).to_string()),
-    column(None, "Timelimit", "Timelimit", "", |line| {
-        not_batch(line, |job| job.time_limit().map_or_else(|| "UNLIMITED".to_owned(), long_span))
+    named("AllocNodes", |line| {
+        if line.run.is_some() { line.node_count().to_string() } else { "0".to_owned() }
     }),
-    column(None, "TimelimitRaw", "TimelimitRaw", "", |line| {
-        not_batch(line, |job| {
+    named("AllocTRES", allocated),
+    named("AssocID", |_| "0".to_owned()),
+    named("AveCPU", mean_processor_time),
+    named("AveCPUFreq", nothing),
+    named("AveDiskRead", nothing),
+    named("AveDiskWrite", nothing),
+    named("AvePages", nothing),
+    named("AveRSS", max_rss),
+    named("AveVMSize", nothing),
+    named("BlockID", nothing),
+    named("Cluster", |_| "tessera".to_owned()),
+    named("Comment", |line| of_job(line, |job| job.comment().unwrap_or_default().to_owned())),
+    named("Constraints", |line| {
+        of_job(line, |job| job.request.gpu_model.clone().unwrap_or_default())
+    }),
+    named("ConsumedEnergy", energy),
+    named("ConsumedEnergyRaw", energy),
+    named("Container", nothing),
+    named("CPUTime", |line| long_span(elapsed(line).saturating_mul(line.cpus().into()))),
+    named("CPUTimeRAW", |line| elapsed(line).saturating_mul(line.cpus().into()).to_string()),
+    named("DBIndex", |line| of_job(line, |job| job.raw_id().to_string())),
+    named("DerivedExitCode", |line| of_job(line, |_| derived_exit(line))),
+    named("Elapsed", |line| long_span(elapsed(line))),
+    named("ElapsedRaw", |line| elapsed(line).to_string()),
+    named("Eligible", |line| of_job(line, |job| local(Some(job.eligible_at()), "Unknown"))),
+    named("End", |line| local(line.span().1, "Unknown")),
+    named("ExitCode", exit),
+    named("Flags", nothing),
+    named("GID", |line| of_job(line, |job| uid(&job.record.user).to_string())),
+    named("Group", |line| of_job(line, |job| job.record.user.clone())),
+    named("JobID", job_id),
+    named("JobIDRaw", |line| part_of(line.job.raw_id().to_string(), line)),
+    named("JobName", name),
+    named("Layout", |line| line.step().map_or_else(String::new, |_| "Block".to_owned())),
+    named("MaxDiskRead", nothing),
+    named("MaxDiskReadNode", nothing),
+    named("MaxDiskReadTask", nothing),
+    named("MaxDiskWrite", nothing),
+    named("MaxDiskWriteNode", nothing),
+    named("MaxDiskWriteTask", nothing),
+    named("MaxPages", nothing),
+    named("MaxPagesNode", nothing),
+    named("MaxPagesTask", nothing),
+    named("MaxRSS", max_rss),
+    named("MaxRSSNode", measured_node),
+    named("MaxRSSTask", measured_task),
+    named("MaxVMSize", nothing),
+    named("MaxVMSizeNode", nothing),
+    named("MaxVMSizeTask", nothing),
+    named("McsLabel", nothing),
+    named("MinCPU", mean_processor_time),
+    named("MinCPUNode", measured_node),
+    named("MinCPUTask", measured_task),
+    named("NCPUS", |line| line.cpus().to_string()),
+    named("NNodes", |line| line.node_count().to_string()),
+    named("NodeList", nodes),
+    named("NTasks", |line| match &line.part {
+        LinePart::Job => String::new(),
+        LinePart::Batch => "1".to_owned(),
+        LinePart::Step(step) => step.tasks.to_string(),
+    }),
+    named("Partition", |line| of_job(line, SlurmJob::partition)),
+    named("Planned", |line| of_job(line, |_| long_span(planned(line)))),
+    named("PlannedCPU", |line| {
+        of_job(line, |job| long_span(planned(line).saturating_mul(job.cpus().into())))
+    }),
+    named("PlannedCPURAW", |line| {
+        of_job(line, |job| planned(line).saturating_mul(job.cpus().into()).to_string())
+    }),
+    named("Priority", |line| of_job(line, |job| job.priority().to_string())),
+    named("QOS", |line| of_job(line, |job| job.qos().to_owned())),
+    named("QOSRAW", |line| of_job(line, |_| "1".to_owned())),
+    named("Reason", |line| of_job(line, |job| super::state::reason(&job.record))),
+    named("ReqCPUFreq", nothing),
+    named("ReqCPUFreqGov", nothing),
+    named("ReqCPUFreqMax", nothing),
+    named("ReqCPUFreqMin", nothing),
+    named("ReqCPUS", |line| line.cpus().to_string()),
+    named("ReqMem", |line| of_job(line, SlurmJob::memory)),
+    named("ReqNodes", |line| line.job.request.nodes.to_string()),
+    named("ReqTRES", |line| of_job(line, |_| requested(line))),
+    named("Reservation", nothing),
+    named("ReservationId", nothing),
+    named("Reserved", |line| of_job(line, |_| long_span(planned(line)))),
+    named("ResvCPU", |line| {
+        of_job(line, |job| long_span(planned(line).saturating_mul(job.cpus().into())))
+    }),
+    named("ResvCPURAW", |line| {
+        of_job(line, |job| planned(line).saturating_mul(job.cpus().into()).to_string())
+    }),
+    named("Start", |line| local(line.span().0, "Unknown")),
+    named("State", |line| state(line).long().to_owned()),
+    named("Submit", |line| {
+        let at = line.step().map_or(line.job.record.submitted_at, |step| step.started_at);
+        local(Some(at), "Unknown")
+    }),
+    named("SubmitLine", nothing),
+    named("Suspended", |_| "00:00:00".to_owned()),
+    named("SystemComment", nothing),
+    named("SystemCPU", |line| processor_time(line.processor_ms().1)),
+    named("Timelimit", |line| {
+        of_job(line, |job| job.time_limit().map_or_else(|| "UNLIMITED".to_owned(), long_span))
+    }),
+    named("TimelimitRaw", |line| {
+        of_job(line, |job| {
             job.time_limit().map_or_else(String::new, |secs| (secs / 60).to_string())
         })
     }),
-    column(None, "Submit", "Submit", "", |line| {
-        local(Some(line.job.record.submitted_at), "Unknown")
-    }),
-    column(None, "Eligible", "Eligible", "", |line| {
-        not_batch(line, |job| local(Some(job.record.submitted_at), "Unknown"))
-    }),
-    column(None, "Start", "Start", "", |line| {
-        local(line.run.as_ref().and_then(|run| run.started_at), "Unknown")
-    }),
-    column(None, "End", "End", "", |line| {
-        local(line.run.as_ref().map_or(line.job.record.ended_at, |run| run.ended_at), "Unknown")
-    }),
-    column(None, "CPUTime", "CPUTime", "", |line| {
-        long_span(elapsed(line).saturating_mul(line.job.cpus().into()))
-    }),
-    column(None, "CPUTimeRAW", "CPUTimeRAW", "", |line| {
-        elapsed(line).saturating_mul(line.job.cpus().into()).to_string()
-    }),
-    column(None, "TotalCPU", "TotalCPU", "", |line| processor_time(processor_ms(line))),
-    column(None, "UserCPU", "UserCPU", "", |line| {
-        processor_time(line.run.as_ref().and_then(|run| run.user_ms).unwrap_or(0))
-    }),
-    column(None, "SystemCPU", "SystemCPU", "", |line| {
-        processor_time(line.run.as_ref().and_then(|run| run.system_ms).unwrap_or(0))
-    }),
-    column(None, "MaxRSS", "MaxRSS", "", |line| of_batch(line, |run| run.max_rss_bytes.map(kib))),
-    column(None, "AveRSS", "AveRSS", "", |line| of_batch(line, |run| run.max_rss_bytes.map(kib))),
-    column(None, "MaxVMSize", "MaxVMSize", "", |_| String::new()),
-    column(None, "ReqMem", "ReqMem", "", |line| not_batch(line, SlurmJob::memory)),
-    column(None, "ReqTRES", "ReqTRES", "", |line| not_batch(line, |_| requested(line))),
-    column(None, "AllocTRES", "AllocTRES", "", allocated),
-    column(None, "TRESUsageInTot", "TRESUsageInTot", "", |line| {
-        of_batch(line, |run| {
-            Some(format!(
-                "cpu={},energy={},gres/gpumem={}",
-                long_span(processor_ms(line) / 1_000),
-                run.gpu_energy_millijoules.unwrap_or(0) / 1_000,
-                megabytes(run.gpu_memory_peak_bytes.unwrap_or(0))
-            ))
-        })
-    }),
-    column(None, "ConsumedEnergy", "ConsumedEnergy", "", |line| {
-        line.run
-            .as_ref()
-            .and_then(|run| run.gpu_energy_millijoules)
-            .map_or_else(|| "0".to_owned(), |mj| (mj / 1_000).to_string())
-    }),
-    column(None, "ConsumedEnergyRaw", "ConsumedEnergyRaw", "", |line| {
-        line.run
-            .as_ref()
-            .and_then(|run| run.gpu_energy_millijoules)
-            .map_or_else(|| "0".to_owned(), |mj| (mj / 1_000).to_string())
-    }),
-    column(None, "Comment", "Comment", "", |line| {
-        not_batch(line, |job| job.request.comment.clone().unwrap_or_default())
-    }),
-    column(None, "QOS", "QOS", "", |line| not_batch(line, |_| "normal".to_owned())),
-    column(None, "Priority", "Priority", "", |line| {
-        not_batch(line, |job| job.priority().to_string())
-    }),
-    column(None, "Reason", "Reason", "", |line| {
-        not_batch(line, |job| super::state::reason(&job.record))
-    }),
-    column(None, "WorkDir", "WorkDir", "", |line| {
-        not_batch(line, |job| job.request.work_dir.clone().unwrap_or_default())
-    }),
-    column(None, "Cluster", "Cluster", "", |_| "tessera".to_owned()),
-    column(None, "WCKey", "WCKey", "", |_| String::new()),
+    named("TotalCPU", |line| processor_time(processor_ms(line))),
+    named("TRESUsageInAve", used),
+    named("TRESUsageInMax", used),
+    named("TRESUsageInMaxNode", nothing),
+    named("TRESUsageInMaxTask", nothing),
+    named("TRESUsageInMin", used),
+    named("TRESUsageInMinNode", nothing),
+    named("TRESUsageInMinTask", nothing),
+    named("TRESUsageInTot", used),
+    named("TRESUsageOutAve", nothing),
+    named("TRESUsageOutMax", nothing),
+    named("TRESUsageOutMaxNode", nothing),
+    named("TRESUsageOutMaxTask", nothing),
+    named("TRESUsageOutMin", nothing),
+    named("TRESUsageOutMinNode", nothing),
+    named("TRESUsageOutMinTask", nothing),
+    named("TRESUsageOutTot", nothing),
+    named("UID", |line| of_job(line, |job| uid(&job.record.user).to_string())),
+    named("User", |line| of_job(line, |job| job.record.user.clone())),
+    named("UserCPU", |line| processor_time(line.processor_ms().0)),
+    named("WCKey", nothing),
+    named("WCKeyID", nothing),
+    named("WorkDir", |line| of_job(line, |job| job.request.work_dir.clone().unwrap_or_default())),
 ];
 
 fn helpformat() -> String {
@@ -511,29 +716,50 @@ fn helpformat() -> String {
 }
 
 fn print_json(lines: &[Line]) -> Done {
-    let jobs: Vec<_> = lines.iter().filter(|line| !line.batch).map(to_json).collect();
+    let jobs: Vec<_> = lines.iter().filter(|line| line.is_job()).map(to_json).collect();
     let document = json!({ "meta": meta(), "errors": [], "jobs": jobs });
     let text = serde_json::to_string_pretty(&document).map_err(std::io::Error::from)?;
     write_out(&format!("{text}\n"))?;
     Ok(0)
 }
 
+fn code_to_json(code: &str) -> serde_json::Value {
+    let (status, signal) = code.split_once(':').unwrap_or(("0", "0"));
+    json!({
+        "status": if signal == "0" { if status == "0" { "SUCCESS" } else { "ERROR" } } else { "SIGNALED" },
+        "return_code": status.parse::<u32>().unwrap_or(0),
+        "signal": { "signal_id": signal.parse::<u32>().unwrap_or(0) },
+    })
+}
+
+fn step_to_json(of: &Line, step: &StepRecord) -> serde_json::Value {
+    let part = LinePart::Step(step.clone());
+    let line = Line { job: of.job.clone(), run: of.run.clone(), part };
+    json!({
+        "step": { "id": job_id(&line), "name": step.name },
+        "state": state(&line).long(),
+        "exit_code": code_to_json(&exit(&line)),
+        "nodes": { "count": line.node_count(), "range": step.nodes },
+        "tasks": { "count": step.tasks },
+        "time": {
+            "elapsed": elapsed(&line),
+            "start": step.started_at.unix_timestamp(),
+            "end": step.ended_at.map_or(0, OffsetDateTime::unix_timestamp),
+        },
+    })
+}
+
 fn to_json(line: &Line) -> serde_json::Value {
     let unix =
         |at: Option<time::OffsetDateTime>| at.map_or(0, time::OffsetDateTime::unix_timestamp);
     let job = &line.job;
-    let code = exit(line);
-    let (status, signal) = code.split_once(':').unwrap_or(("0", "0"));
     json!({
         "account": job.record.account,
         "array": { "job_id": job.record.array_index.map_or(0, |_| job.record.submission), "task_id": job.record.array_index },
         "cluster": "tessera",
-        "comment": { "job": job.request.comment },
-        "exit_code": {
-            "status": if signal == "0" { if status == "0" { "SUCCESS" } else { "ERROR" } } else { "SIGNALED" },
-            "return_code": status.parse::<u32>().unwrap_or(0),
-            "signal": { "signal_id": signal.parse::<u32>().unwrap_or(0) },
-        },
+        "comment": { "job": job.comment() },
+        "derived_exit_code": code_to_json(&derived_exit(line)),
+        "exit_code": code_to_json(&exit(line)),
         "job_id": job.raw_id(),
         "name": job.record.name,
         "nodes": nodes(line),
@@ -541,7 +767,7 @@ fn to_json(line: &Line) -> serde_json::Value {
         "required": { "CPUs": job.cpus(), "memory": job.request.host_memory_bytes.unwrap_or(0) >> 20 },
         "restart_cnt": job.record.attempts.saturating_sub(1),
         "state": { "current": state(line).long(), "reason": super::state::reason(&job.record) },
-        "steps": [],
+        "steps": line.run.iter().flat_map(|run| &run.steps).map(|step| step_to_json(line, step)).collect::<Vec<_>>(),
         "time": {
             "elapsed": elapsed(line),
             "submission": unix(Some(job.record.submitted_at)),
@@ -556,8 +782,6 @@ fn to_json(line: &Line) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use time::OffsetDateTime;
-
     use super::super::job::samples::{record, records};
     use super::*;
 
@@ -582,6 +806,7 @@ mod tests {
             max_rss_bytes: Some(426_132 << 10),
             gpu_energy_millijoules: None,
             gpu_memory_peak_bytes: None,
+            steps: Vec::new(),
         }];
         job
     }

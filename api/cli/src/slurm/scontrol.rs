@@ -430,6 +430,31 @@ async fn update(words: &[&str]) -> Done {
                 change.deadline = Some(at.ok_or_else(unreadable)?);
             }
             "dependency" => change.dependency = Some((*value).to_owned()),
+            "jobname" | "name" => change.name = Some((*value).to_owned()),
+            "comment" => change.comment = Some((*value).to_owned()),
+            "requeue" => {
+                let on_lost = match *value {
+                    "0" => "fail",
+                    "1" => "requeue",
+                    _ => return Err(unreadable()),
+                };
+                change.on_lost = Some(on_lost.to_owned());
+            }
+            "starttime" | "eligibletime" => {
+                let at: ClockTime = value.parse().map_err(|_| unreadable())?;
+                change.begin = Some(at.after_now().map_err(|_| unreadable())?);
+            }
+            "arraytaskthrottle" => {
+                change.array_limit = Some(value.parse().map_err(|_| unreadable())?);
+            }
+            "partition" | "qos" | "account" | "numnodes" | "numcpus" | "numtasks"
+            | "minmemorynode" | "minmemorycpu" | "gres" | "trespernode" | "features"
+            | "reqnodelist" | "excnodelist" => {
+                return message(&format!(
+                    "Update of this parameter is not supported: {word}\nRequest aborted\n\
+                     What a job requests of the cluster was checked at its submit: cancel the job and submit it again"
+                ));
+            }
             "nice" => change.nice = Some(value.parse().map_err(|_| unreadable())?),
             "priority" => change.priority = Some(priority(value).ok_or_else(unreadable)?),
             _ => {

@@ -4,6 +4,7 @@ use tessera_api_types::{NodeDetails, RecordFilter};
 
 use super::job::{SlurmJob, gather, uid};
 use super::partitions::{Partition, names_of};
+use super::running_steps::{RunningStep, running_steps};
 use super::sinfo::NodeLoad;
 use super::squeue::parse_job;
 use super::state::{SlurmState, reason};
@@ -67,40 +68,44 @@ pub async fn time_limit(job: &str) -> Result<Option<u64>, SlurmFailure> {
     Ok(found.first().and_then(SlurmJob::time_limit))
 }
 
-/// Shows the scripts of running jobs as steps; those that `srun` starts are known only in the job (`sstat`).
+/// Shows what runs in jobs: their scripts, and the steps that `srun` started.
 pub async fn steps(name: Option<String>, oneliner: bool) -> Done {
-    let (job, step) = match name.as_deref().map(|name| name.split_once('.').unwrap_or((name, ""))) {
-        Some((job, step)) => (Some(job.to_owned()), step),
-        None => (None, ""),
-    };
+    let job = name.as_deref().map(|name| name.split('.').next().unwrap_or_default().to_owned());
     let missing =
         || SlurmFailure::Message("slurm_get_job_steps error: Invalid job id specified".to_owned());
     if job.as_deref().is_some_and(|job| parse_job(job).is_none()) {
         return Err(missing());
     }
-    let filter = RecordFilter { jobs: job.clone(), specs: true, ..RecordFilter::default() };
-    let found = gather(connect()?.client.records(&filter).await?);
-    let is_shown = |found: &&SlurmJob| {
-        found.state == SlurmState::Running && (step.is_empty() || step == "batch")
-    };
-    let shown: Vec<_> = found.iter().filter(is_shown).collect();
-    if shown.is_empty() && job.is_some() {
-        return Err(missing());
+    let filter = RecordFilter { jobs: job, specs: true, runs: true, ..RecordFilter::default() };
+    let mut shown = running_steps(gather(connect()?.client.records(&filter).await?));
+    if let Some(name) = &name {
+        shown.retain(|step| step.is_named(name));
+        if shown.is_empty() {
+            return Err(missing());
+        }
     }
-    let text: String = shown.into_iter().map(|job| record(&step_lines(job), oneliner)).collect();
+    let text: String = shown.iter().map(|step| record(&step_lines(step), oneliner)).collect();
     write_out(&text)?;
     Ok(0)
 }
 
-fn step_lines(job: &SlurmJob) -> Vec<String> {
+fn step_lines(step: &RunningStep) -> Vec<String> {
+    let job = &step.job;
     let limit = job.time_limit().map_or_else(|| "UNLIMITED".to_owned(), long_span);
-    let start = local(job.record.started_at, "Unknown");
+    let start = local(step.started_at(), "Unknown");
     let user = uid(&job.record.user);
+    let nodes = step.nodes();
+    let count = super::hosts::expand(&nodes).map_or(1, |names| names.len());
+    let cpus = step.tasks().saturating_mul(job.cpus_per_task());
     vec![
-        format!("StepId={}.batch UserId={user} StartTime={start} TimeLimit={limit}", job.raw_id()),
-        format!("State=RUNNING Partition={} NodeList={}", job.partition(), job.node_list()),
-        format!("Nodes={} CPUs={} Tasks=1 Name=batch Network=(null)", job.node_count(), job.cpus()),
-        format!("TRES={}", job.tres()),
+        format!("StepId={} UserId={user} StartTime={start} TimeLimit={limit}", step.id()),
+        format!("State=RUNNING Partition={} NodeList={nodes}", job.partition()),
+        format!(
+            "Nodes={count} CPUs={cpus} Tasks={} Name={} Network=(null)",
+            step.tasks(),
+            step.name()
+        ),
+        format!("TRES=cpu={cpus},node={count}"),
         "ResvPorts=(null)".to_owned(),
         "CPUFreqReq=Default".to_owned(),
         "SrunHost:Pid=(null):0".to_owned(),
@@ -145,10 +150,20 @@ fn named_file(pattern: &str, job: &SlurmJob) -> String {
     text + rest
 }
 
+fn list_or_null(nodes: &[String]) -> String {
+    match nodes {
+        [] => "(null)".to_owned(),
+        nodes => super::hosts::compress(nodes),
+    }
+}
+
 fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
     let (record, request) = (&job.record, &job.request);
     let array = record.array_index.map_or_else(String::new, |index| {
-        format!(" ArrayJobId={} ArrayTaskId={index}", record.submission)
+        let throttle = record
+            .array_limit
+            .map_or_else(String::new, |limit| format!(" ArrayTaskThrottle={limit}"));
+        format!(" ArrayJobId={} ArrayTaskId={index}{throttle}", record.submission)
     });
     let number = uid(&record.user);
     let limit = job.time_limit().map_or_else(|| "UNLIMITED".to_owned(), long_span);
@@ -168,10 +183,11 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
         format!("JobId={}{array} JobName={}", job.raw_id(), record.name),
         format!("UserId={0}({number}) GroupId={0}({number}) MCS_label=N/A", record.user),
         format!(
-            "Priority={} Nice={} Account={} QOS=normal",
+            "Priority={} Nice={} Account={} QOS={}",
             job.priority(),
             job.queue_rank().nice,
-            record.account
+            record.account,
+            job.qos()
         ),
         format!(
             "JobState={} Reason={} Dependency={}",
@@ -181,19 +197,29 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
         ),
         format!(
             "Requeue={} Restarts={} BatchFlag=1 Reboot=0 ExitCode={}",
-            u8::from(request.requeue),
+            u8::from(job.is_requeued()),
             record.attempts.saturating_sub(1),
             own_exit(job)
         ),
         format!("RunTime={} TimeLimit={limit} TimeMin=N/A", long_span(job.elapsed())),
-        format!("SubmitTime={0} EligibleTime={0}", local(Some(record.submitted_at), "Unknown")),
         format!(
-            "StartTime={} EndTime={} Deadline=N/A",
-            local(record.started_at, "Unknown"),
-            local(record.ended_at.or(ends), "Unknown")
+            "SubmitTime={} EligibleTime={}",
+            local(Some(record.submitted_at), "Unknown"),
+            local(Some(job.eligible_at()), "Unknown")
+        ),
+        format!(
+            "StartTime={} EndTime={} Deadline={}",
+            // One that waits for a time shows that, as in Slurm.
+            local(record.started_at.or_else(|| job.begin()), "Unknown"),
+            local(record.ended_at.or(ends), "Unknown"),
+            local(request.deadline, "N/A")
         ),
         format!("Partition={} AllocNode:Sid=N/A", job.partition()),
-        "ReqNodeList=(null) ExcNodeList=(null)".to_owned(),
+        format!(
+            "ReqNodeList={} ExcNodeList={}",
+            list_or_null(&request.nodelist),
+            list_or_null(&request.exclude)
+        ),
         format!("NodeList={nodes}"),
     ];
     lines.extend(batch_host);
@@ -210,12 +236,12 @@ fn job_lines(job: &SlurmJob, details: bool) -> Vec<String> {
             job.cpus_on_node(),
             job.memory()
         ),
-        "Features=(null) DelayBoot=00:00:00".to_owned(),
+        format!("Features={} DelayBoot=00:00:00", request.gpu_model.as_deref().unwrap_or("(null)")),
         "OverSubscribe=OK Contiguous=0 Licenses=(null) Network=(null)".to_owned(),
         format!("Command={}", own_script(record.id).unwrap_or_else(|| record.name.clone())),
         format!("WorkDir={}", request.work_dir.as_deref().unwrap_or("(null)")),
     ]);
-    if let Some(comment) = &request.comment {
+    if let Some(comment) = job.comment() {
         lines.push(format!("Comment={comment} "));
     }
     let file = |pattern: &Option<String>| pattern.as_deref().map(|text| named_file(text, job));

@@ -321,6 +321,21 @@ static COLUMNS: &[Column<Group>] = &[
     column(Some('z'), "SocketCoreThread", "S:C:T", "S:C:T", |group| {
         group.of_first(|l| format!("1:{}:1", l.node.cores))
     }),
+    column(Some('X'), "Sockets", "SOCKETS", "SOCKETS", |_| "1".to_owned()),
+    column(Some('Y'), "Cores", "CORES", "CORES", |group| {
+        group.of_first(|l| l.node.cores.to_string())
+    }),
+    column(Some('Z'), "Threads", "THREADS", "THREADS", |_| "1".to_owned()),
+    column(Some('B'), "MaxCPUsPerNode", "MAX_CPUS_PER_NODE", "MAX_CPUS_PER_NODE", |_| {
+        "UNLIMITED".to_owned()
+    }),
+    column(Some('I'), "PriorityJobFactor", "PRIO_JOB_FACTOR", "PRIO_JOB_FACTOR", |_| {
+        "1".to_owned()
+    }),
+    column(Some('p'), "PriorityTier", "PRIO_TIER", "PRIO_TIER", |_| "1".to_owned()),
+    column(Some('M'), "PreemptMode", "PREEMPT_MODE", "PREEMPT_MODE", |_| "OFF".to_owned()),
+    column(Some('S'), "AllocNodes", "ALLOCNODES", "ALLOCNODES", |_| "all".to_owned()),
+    column(Some('V'), "Cluster", "CLUSTER", "CLUSTER", |_| "N/A".to_owned()),
     column(Some('v'), "Version", "VERSION", "VERSION", |_| {
         super::VERSION.trim_start_matches("slurm-wlm ").to_owned()
     }),

@@ -8,8 +8,8 @@ use tessera_model::JobRef;
 use super::columns::{Column, Part, column, headings, of_codes, of_names, row};
 use super::job::{SlurmJob, collapse, gather, minutes, uid, unfold};
 use super::state::{SlurmState, StateFilter, reason};
-use super::times::{local, short_span};
-use super::{Done, SlurmFailure, VERSION, connect, hosts, words, write_out};
+use super::times::{local, now, secs_between, short_span};
+use super::{Done, SlurmFailure, VERSION, connect, hosts, running_steps, words, write_out};
 use tessera_model::number::clamped;
 
 /// How long ended jobs are listed with `--states=all`: Slurm's `MinJobAge`.
@@ -18,7 +18,6 @@ pub const RECENT_SECS: u32 = 300;
 const DEFAULT: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
 const LONG: &str = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R";
 const START: &str = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R";
-const STEPS: &str = "         STEPID     NAME PARTITION     USER      TIME NODELIST\n";
 
 /// Lists jobs, as Slurm's squeue does.
 #[derive(Parser)]
@@ -49,7 +48,7 @@ pub struct Squeue {
     /// List only jobs of these partitions
     #[arg(short, long, value_name = "PARTITIONS")]
     partition: Vec<String>,
-    /// Accepted: a job has no QOS
+    /// Accepted: jobs of every quality of service are listed
     #[arg(short, long, value_name = "QOS")]
     qos: Vec<String>,
     /// Columns by letters, such as "%.18i %j %t"
@@ -109,8 +108,7 @@ impl Squeue {
         let states = self.states()?;
         let parts = self.parts()?;
         if self.steps.is_some() {
-            write_out(if self.noheader { "" } else { STEPS })?;
-            return Ok(0);
+            return self.list_steps().await;
         }
         let named = words(&self.jobs);
         for job in &named {
@@ -165,6 +163,50 @@ impl Squeue {
         }
         for job in jobs {
             text += &rows(&parts, job);
+        }
+        write_out(&text)?;
+        Ok(0)
+    }
+
+    /// Lists what runs in jobs.
+    async fn list_steps(self) -> Done {
+        let named = words(self.steps.as_slice());
+        let bad_format = |name| {
+            SlurmFailure::Message(format!(
+                "squeue: error: Invalid job step format specification: {name}"
+            ))
+        };
+        let parts = match (&self.named_format, &self.format) {
+            (Some(names), _) => of_names(names, running_steps::COLUMNS).map_err(bad_format)?,
+            (None, Some(codes)) => of_codes(codes, running_steps::COLUMNS),
+            (None, None) => of_codes(running_steps::FORMAT, running_steps::COLUMNS),
+        };
+        let of_step = |name: &String| name.split('.').next().unwrap_or_default().to_owned();
+        let jobs: Vec<String> = words(&self.jobs).iter().chain(&named).map(of_step).collect();
+        if let Some(job) = jobs.iter().find(|job| parse_job(job).is_none()) {
+            return Err(SlurmFailure::Message(format!("squeue: error: Invalid job id: {job}")));
+        }
+        let session = connect()?;
+        let mut users = words(&self.user);
+        if self.me {
+            users.push(session.client.who_am_i().await?.user);
+        }
+        let filter = RecordFilter {
+            jobs: (!jobs.is_empty()).then(|| jobs.join(",")),
+            user: (!users.is_empty()).then(|| users.join(",")),
+            name: Some(words(&self.name).join(",")).filter(|names| !names.is_empty()),
+            specs: true,
+            runs: true,
+            ..RecordFilter::default()
+        };
+        let mut jobs = gather(session.client.records(&filter).await?);
+        let shown = JobFilterLists::of(&self);
+        jobs.retain(|job| shown.has(job));
+        let mut text = if self.noheader { String::new() } else { headings(&parts) };
+        for step in running_steps::running_steps(jobs) {
+            if named.is_empty() || named.iter().any(|name| step.is_named(name)) {
+                text += &row(&parts, &step);
+            }
         }
         write_out(&text)?;
         Ok(0)
@@ -362,7 +404,7 @@ static COLUMNS: &[Column<SlurmJob>] = &[
     column(Some('r'), "Reason", "REASON", "REASON", |job| reason(&job.record)),
     column(Some('P'), "Partition", "PARTITION", "PARTITION", SlurmJob::partition),
     column(Some('a'), "Account", "ACCOUNT", "ACCOUNT", |job| job.record.account.clone()),
-    column(Some('q'), "QOS", "QOS", "QOS", |_| "normal".to_owned()),
+    column(Some('q'), "QOS", "QOS", "QOS", |job| job.qos().to_owned()),
     column(Some('Q'), "PriorityLong", "PRIORITY", "PRIORITY", |job| job.priority().to_string()),
     column(Some('p'), "Priority", "PRIORITY", "PRIORITY", |job| {
         format!("0.{:014}", job.priority())
@@ -375,7 +417,9 @@ static COLUMNS: &[Column<SlurmJob>] = &[
     column(Some('Z'), "WorkDir", "WORK_DIR", "WORKDIR", |job| {
         job.request.work_dir.clone().unwrap_or_default()
     }),
-    column(Some('k'), "Comment", "COMMENT", "COMMENT", |job| or_null(job.request.comment.as_ref())),
+    column(Some('k'), "Comment", "COMMENT", "COMMENT", |job| {
+        or_null(job.comment().map(str::to_owned).as_ref())
+    }),
     column(Some('o'), "Command", "COMMAND", "COMMAND", |job| {
         or_null(job.request.work_dir.as_ref().map(|_| &job.record.name))
     }),
@@ -387,10 +431,25 @@ static COLUMNS: &[Column<SlurmJob>] = &[
             .unwrap_or_else(|| "n/a".to_owned())
     }),
     column(Some('E'), "Dependency", "DEPENDENCY", "DEPENDENCY", SlurmJob::dependency),
-    column(Some('f'), "Feature", "FEATURES", "FEATURES", |_| "(null)".to_owned()),
+    column(Some('f'), "Feature", "FEATURES", "FEATURES", |job| {
+        or_null(job.request.gpu_model.as_ref())
+    }),
     column(Some('g'), "GroupName", "GROUP", "GROUP", |job| job.record.user.clone()),
     column(Some('h'), "OverSubscribe", "OVER_SUBSCRIBE", "OVER_SUBSCRIBE", |_| "OK".to_owned()),
-    column(Some('n'), "ReqNodes", "REQ_NODES", "REQ_NODES", |_| String::new()),
+    column(Some('n'), "ReqNodes", "REQ_NODES", "REQ_NODES", |job| {
+        hosts::compress(&job.request.nodelist)
+    }),
+    column(Some('x'), "ExcNodes", "EXC_NODES", "EXC_NODES", |job| {
+        hosts::compress(&job.request.exclude)
+    }),
+    column(Some('G'), "GroupID", "GROUP", "GROUP", |job| uid(&job.record.user).to_string()),
+    column(Some('H'), "Sockets", "SOCKETS", "SOCKETS", |_| "*".to_owned()),
+    column(Some('I'), "Cores", "CORES", "CORES", |_| "*".to_owned()),
+    column(Some('J'), "Threads", "THREADS", "THREADS", |_| "*".to_owned()),
+    column(Some('O'), "Contiguous", "CONTIGUOUS", "CONTIGUOUS", |_| "0".to_owned()),
+    column(Some('W'), "Licenses", "LICENSES", "LICENSES", |_| "(null)".to_owned()),
+    column(Some('X'), "CoreSpec", "CORE_SPEC", "CORE_SPEC", |_| "N/A".to_owned()),
+    column(Some('z'), "SCT", "S:C:T", "S:C:T", |_| "*:*:*".to_owned()),
     column(Some('v'), "Reservation", "RESERVATION", "RESERVATION", |_| "(null)".to_owned()),
     column(Some('w'), "WCKey", "WCKEY", "WCKEY", |_| "(null)".to_owned()),
     column(Some('Y'), "SchedNodes", "SCHEDNODES", "SCHEDNODES", |_| "(null)".to_owned()),
@@ -399,7 +458,35 @@ static COLUMNS: &[Column<SlurmJob>] = &[
     }),
     column(Some('d'), "MinTmpDisk", "MIN_TMP_DISK", "MIN_TMP_DISK", |_| "0".to_owned()),
     column(Some('y'), "Nice", "NICE", "NICE", |job| job.queue_rank().nice.to_string()),
-    column(None, "NumTasks", "TASKS", "TASKS", |job| job.request.gpus.to_string()),
+    column(None, "NumTasks", "TASKS", "TASKS", |job| job.tasks().to_string()),
+    column(None, "Nodes", "NODELIST", "NODELIST", SlurmJob::node_list),
+    column(None, "cpus-per-task", "CPUS_PER_TASK", "CPUS_PER_TASK", |job| {
+        job.cpus_per_task().to_string()
+    }),
+    column(None, "gres", "TRES_PER_NODE", "TRES_PER_NODE", SlurmJob::gres),
+    column(None, "tres-per-job", "TRES_PER_JOB", "TRES_PER_JOB", |_| "N/A".to_owned()),
+    column(None, "tres-per-task", "TRES_PER_TASK", "TRES_PER_TASK", |_| "N/A".to_owned()),
+    column(None, "Deadline", "DEADLINE", "DEADLINE", |job| local(job.request.deadline, "N/A")),
+    column(None, "EligibleTime", "ELIGIBLE_TIME", "ELIGIBLE_TIME", |job| {
+        local(Some(job.eligible_at()), "N/A")
+    }),
+    column(None, "AccrueTime", "ACCRUE_TIME", "ACCRUE_TIME", |job| {
+        local(Some(job.eligible_at()), "N/A")
+    }),
+    column(None, "PendingTime", "PENDING_TIME", "PENDING_TIME", |job| {
+        let until = job.record.started_at.or(job.record.ended_at).unwrap_or_else(now);
+        secs_between(job.record.submitted_at, until).to_string()
+    }),
+    column(None, "Requeue", "REQUEUE", "REQUEUE", |job| u8::from(job.is_requeued()).to_string()),
+    column(None, "RestartCnt", "RESTART_COUNT", "RESTART_COUNT", |job| {
+        job.record.attempts.saturating_sub(1).to_string()
+    }),
+    column(None, "BatchFlag", "BATCH_FLAG", "BATCH_FLAG", |_| "1".to_owned()),
+    column(None, "Cluster", "CLUSTER", "CLUSTER", |_| "tessera".to_owned()),
+    column(None, "MaxCPUs", "MAX_CPUS", "MAX_CPUS", |_| "0".to_owned()),
+    column(None, "MaxNodes", "MAX_NODES", "MAX_NODES", |_| "0".to_owned()),
+    column(None, "Reboot", "REBOOT", "REBOOT", |_| "0".to_owned()),
+    column(None, "STDIN", "STDIN", "STDIN", |_| "/dev/null".to_owned()),
     column(None, "STDOUT", "STDOUT", "STDOUT", |job| {
         job.request.stdout.clone().unwrap_or_default()
     }),
@@ -440,7 +527,7 @@ fn to_json(job: &SlurmJob) -> serde_json::Value {
         "batch_host": job.nodes.first().cloned().unwrap_or_default(),
         "cluster": "tessera",
         "command": job.record.name,
-        "comment": job.request.comment.clone().unwrap_or_default(),
+        "comment": job.comment().unwrap_or_default(),
         "cpus": job.cpus(),
         "current_working_directory": job.request.work_dir.clone().unwrap_or_default(),
         "dependency": Some(job.dependency()).filter(|text| text != "(null)").unwrap_or_default(),
@@ -454,7 +541,7 @@ fn to_json(job: &SlurmJob) -> serde_json::Value {
         "node_count": job.node_count(),
         "partition": job.partition(),
         "priority": job.priority(),
-        "requeue": job.request.requeue,
+        "requeue": job.is_requeued(),
         "restart_cnt": job.record.attempts.saturating_sub(1),
         "standard_error": job.request.stderr.clone().or_else(|| job.request.stdout.clone()).unwrap_or_default(),
         "standard_output": job.request.stdout.clone().unwrap_or_default(),
@@ -462,7 +549,8 @@ fn to_json(job: &SlurmJob) -> serde_json::Value {
         "state_description": "",
         "state_reason": reason(&job.record),
         "submit_time": unix(Some(job.record.submitted_at)),
-        "tasks": job.request.gpus,
+        "qos": job.qos(),
+        "tasks": job.tasks(),
         "time_limit": job.time_limit().map(minutes),
         "tres_per_node": job.gres(),
         "tres_req_str": job.tres(),

@@ -1,6 +1,6 @@
 //! Slurm's states of jobs. Clients compare these words whole.
 
-use tessera_api_types::JobRecord;
+use tessera_api_types::{JobRecord, RunRecord, StepRecord};
 
 /// A state as Slurm names it, in Slurm's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +71,21 @@ impl SlurmState {
             "preempted" => Self::Preempted,
             "placing" | "starting" | "running" | "stopping" => Self::Running,
             _ => Self::Failed,
+        }
+    }
+
+    /// Returns the state of a step of a run. As in Slurm, one that a signal ended counts as cancelled.
+    pub fn of_step(step: &StepRecord, run: Option<&RunRecord>) -> Self {
+        match (step.exit_code.as_deref(), step.ended_at) {
+            (Some("0:0"), _) => Self::Completed,
+            (Some(code), _) if code.ends_with(":0") => Self::Failed,
+            (Some(_), _) => Self::Cancelled,
+            (None, None) => Self::Running,
+            // It ended with its run.
+            (None, Some(_)) => match run.map(|run| Self::of_end(&run.state)) {
+                Some(lost @ (Self::NodeFail | Self::OutOfMemory | Self::Preempted)) => lost,
+                _ => Self::Cancelled,
+            },
         }
     }
 

@@ -15,7 +15,7 @@ use super::exchange::{FromPart, PartOrder, ToPart};
 use super::output::StepOutput;
 use super::own_number::NOT_STARTED;
 use super::pmi::{RankAction, RankExchange};
-use super::tasks::{KILL_AFTER, aborted, after, listen, report_end};
+use super::tasks::{KILL_AFTER, StepEnd, aborted, after, listen, report_end};
 use super::transport::{Connected, PartLink, connect_here, connect_there};
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
@@ -72,8 +72,9 @@ pub struct StepAcross<'s> {
 }
 
 impl StepAcross<'_> {
-    /// Starts the processes on all nodes, and waits until all have ended. Returns the largest exit code.
-    pub async fn run(self) -> Result<u8, CommandFailure> {
+    /// Starts the processes on all nodes, and waits until all have ended. Returns how the one with the largest exit
+    /// code ended.
+    pub async fn run(self) -> Result<StepEnd, CommandFailure> {
         let output = StepOutput::open(self.plan, self.allocation, &self.facts)?;
         let (events, received) = mpsc::channel(EVENTS);
         let mut signals = listen(&events, AcrossEvent::Signalled)?;
@@ -86,14 +87,14 @@ impl StepAcross<'_> {
             parts,
             events,
             output,
-            code: 0,
+            end: StepEnd::default(),
             is_started: false,
             is_ending: false,
             is_timed: false,
         };
-        let code = run.run_until_end(received).await;
+        let end = run.run_until_end(received).await;
         signals.abort_all();
-        Ok(code)
+        Ok(end)
     }
 
     fn connect(&self, events: &mpsc::Sender<AcrossEvent>) -> Result<Vec<StepPart>, CommandFailure> {
@@ -173,14 +174,14 @@ struct RunningStep<'s> {
     parts: Vec<StepPart>,
     events: mpsc::Sender<AcrossEvent>,
     output: StepOutput,
-    code: u8,
+    end: StepEnd,
     is_started: bool,
     is_ending: bool,
     is_timed: bool,
 }
 
 impl RunningStep<'_> {
-    async fn run_until_end(mut self, mut received: mpsc::Receiver<AcrossEvent>) -> u8 {
+    async fn run_until_end(mut self, mut received: mpsc::Receiver<AcrossEvent>) -> StepEnd {
         let mut input = LocalInput::of_stdin();
         let mut is_input_over = false;
         self.order_next();
@@ -200,7 +201,7 @@ impl RunningStep<'_> {
         }
         self.drain(received).await;
         self.output.finish_all();
-        self.code
+        self.end
     }
 
     /// Receives what parts still have to send.
@@ -289,8 +290,8 @@ impl RunningStep<'_> {
             FromPart::NotStarted { rank, reason } => {
                 eprintln!("slurmstepd-{}: error: {reason}", self.parts[part].node);
                 self.parts[part].open.remove(&rank);
-                self.code = self.code.max(NOT_STARTED);
-                self.end();
+                self.end = self.end.max(StepEnd::exited(NOT_STARTED));
+                self.end_all();
             }
             FromPart::Signalled(number) => {
                 // The processes on the caller's node received it themselves.
@@ -313,7 +314,7 @@ impl RunningStep<'_> {
                 }
                 RankAction::Abort { rank, reason } => {
                     eprintln!("{}", aborted(rank, &reason));
-                    self.end();
+                    self.end_all();
                 }
             }
         }
@@ -327,14 +328,14 @@ impl RunningStep<'_> {
             part.under_way = 0;
         }
         self.output.finish(rank);
-        self.code = self.code.max(report_end(&part.node, rank, status, self.is_ending));
+        self.end = self.end.max(report_end(&part.node, rank, status, self.is_ending));
         let are_left = self.parts.iter().any(|part| !part.open.is_empty());
         // With MPI the others would wait for it forever.
         let is_missed = self.exchange.as_ref().is_some_and(|exchange| exchange.is_missed(rank));
         let ends_all = self.plan.kill_on_bad_exit || is_missed;
         if !status.success() && ends_all && !self.is_ending && are_left {
             eprintln!("srun: launch/slurm: _step_signal: Terminating StepId={}", self.step);
-            self.end();
+            self.end_all();
         }
         if let Some(secs) = self.plan.wait_secs.filter(|_| are_left && !self.is_timed) {
             self.is_timed = true;
@@ -350,19 +351,19 @@ impl RunningStep<'_> {
         part.under_way = 0;
         let lost = std::mem::take(&mut part.open);
         if !lost.is_empty() {
-            self.code = self.code.max(1);
+            self.end = self.end.max(StepEnd::exited(1));
             // Parts that have not started their processes end without them.
             if !self.is_ending {
                 let reason = reason.unwrap_or_else(|| "its part of the step ended".to_owned());
                 eprintln!("srun: error: Node failure on {}: {reason}", part.node);
-                self.end();
+                self.end_all();
             }
         }
         self.order_next();
     }
 
     /// Ends all processes: with time to clean up.
-    fn end(&mut self) {
+    fn end_all(&mut self) {
         if !self.is_ending {
             self.is_ending = true;
             self.signal(Signal::TERM.as_raw());

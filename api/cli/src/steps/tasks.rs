@@ -18,6 +18,7 @@ use super::pmi::{RankAction, RankExchange, RankSocket, relay};
 use super::watch::StepWatch;
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
+use tessera_model::life::ProgramExit;
 use tessera_model::number::clamped;
 
 /// Time between SIGTERM and SIGKILL when a step is ended.
@@ -49,7 +50,7 @@ enum StepEvent {
 
 impl StepTasks<'_> {
     /// Starts the processes and waits until all have ended.
-    pub async fn run(self) -> Result<u8, CommandFailure> {
+    pub async fn run(self) -> Result<StepEnd, CommandFailure> {
         let (events, mut received) = mpsc::channel(EVENTS);
         let mut signals = listen(&events, StepEvent::Signalled)?;
         let exchange = || RankExchange::new(&self.facts.space_name(), &self.facts.layout);
@@ -60,7 +61,7 @@ impl StepTasks<'_> {
             exchange: self.plan.pmi.then(exchange),
             answers: Vec::new(),
             events: events.clone(),
-            code: 0,
+            end: StepEnd::default(),
             is_ending: false,
             is_timed: false,
         };
@@ -77,7 +78,8 @@ impl StepTasks<'_> {
                 Err(error) => {
                     let program = self.plan.programs[rank].first().map_or("", String::as_str);
                     running.signal(Signal::KILL);
-                    return Ok(report_not_started(&self.allocation.node, program, &error));
+                    let code = report_not_started(&self.allocation.node, program, &error);
+                    return Ok(StepEnd::exited(code));
                 }
             };
             running.record_start(rank, &child, socket);
@@ -157,7 +159,7 @@ struct RunningTasks<'s> {
     /// Where answers to the MPI libraries of processes go.
     answers: Vec<Option<mpsc::UnboundedSender<Vec<u8>>>>,
     events: mpsc::Sender<StepEvent>,
-    code: u8,
+    end: StepEnd,
     is_ending: bool,
     is_timed: bool,
 }
@@ -171,7 +173,7 @@ impl RunningTasks<'_> {
         self.answers.push(socket.map(|socket| relay(socket.keep(), self.events.clone(), event)));
     }
 
-    async fn wait_for_all(mut self, received: &mut mpsc::Receiver<StepEvent>) -> u8 {
+    async fn wait_for_all(mut self, received: &mut mpsc::Receiver<StepEvent>) -> StepEnd {
         let mut left = self.groups.len();
         while left > 0 {
             match received.recv().await {
@@ -190,7 +192,7 @@ impl RunningTasks<'_> {
                 }
             }
         }
-        self.code
+        self.end
     }
 
     fn take_request(&mut self, rank: usize, bytes: &[u8]) {
@@ -203,7 +205,7 @@ impl RunningTasks<'_> {
                 }
                 RankAction::Abort { rank, reason } => {
                     eprintln!("{}", aborted(rank, &reason));
-                    self.end();
+                    self.end_all();
                 }
             }
         }
@@ -214,14 +216,14 @@ impl RunningTasks<'_> {
         self.groups[rank].take().iter().for_each(|group| self.watch.remove(*group));
         self.answers[rank] = None;
         let node = &self.tasks.allocation.node;
-        self.code = self.code.max(report_end(node, rank, status, self.is_ending));
+        self.end = self.end.max(report_end(node, rank, status, self.is_ending));
         // With MPI the others would wait for it forever.
         let is_missed = self.exchange.as_ref().is_some_and(|exchange| exchange.is_missed(rank));
         let ends_all = plan.kill_on_bad_exit || is_missed;
         if !status.success() && ends_all && !self.is_ending && left > 0 {
             let step = format!("{}.{}", self.tasks.facts.job, self.tasks.facts.number);
             eprintln!("srun: launch/slurm: _step_signal: Terminating StepId={step}");
-            self.end();
+            self.end_all();
         }
         if let Some(secs) = plan.wait_secs.filter(|_| left > 0 && !self.is_timed) {
             self.is_timed = true;
@@ -230,7 +232,7 @@ impl RunningTasks<'_> {
     }
 
     /// Ends all processes: with time to clean up.
-    fn end(&mut self) {
+    fn end_all(&mut self) {
         if !self.is_ending {
             self.is_ending = true;
             self.signal(Signal::TERM);
@@ -251,13 +253,38 @@ pub fn aborted(rank: usize, reason: &str) -> String {
     format!("srun: error: task {rank} ends the step (MPI_Abort): {reason}")
 }
 
-/// Reports a process's failure, and returns the resulting exit code.
-pub fn report_end(node: &str, rank: usize, status: ExitStatus, is_ending: bool) -> u8 {
+/// How a step ended: as that of its processes with the largest exit code, where a signal counts as 128 plus its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StepEnd {
+    /// The exit code of `srun`.
+    pub code: u8,
+    /// The signal that ended the process, if one did.
+    pub signal: Option<u8>,
+}
+
+impl StepEnd {
+    /// Returns the end of a process that exited by itself.
+    pub const fn exited(code: u8) -> Self {
+        Self { code, signal: None }
+    }
+
+    /// Returns `code:signal`, as accounting shows it.
+    pub fn accounted(self) -> String {
+        match self.signal {
+            Some(signal) => ProgramExit::Signal(signal),
+            None => ProgramExit::Code(self.code),
+        }
+        .to_string()
+    }
+}
+
+/// Reports a process's failure, and returns how it ended.
+pub fn report_end(node: &str, rank: usize, status: ExitStatus, is_ending: bool) -> StepEnd {
     match (status.code(), status.signal()) {
-        (Some(0), _) => 0,
+        (Some(0), _) => StepEnd::default(),
         (Some(code), _) => {
             eprintln!("srun: error: {node}: task {rank}: Exited with exit code {code}");
-            clamped(code)
+            StepEnd::exited(clamped(code))
         }
         (None, Some(number)) => {
             let word = match number {
@@ -270,9 +297,9 @@ pub fn report_end(node: &str, rank: usize, status: ExitStatus, is_ending: bool) 
             if !is_ending || number != libc_signals::KILL {
                 eprintln!("srun: error: {node}: task {rank}: {word}");
             }
-            clamped(128 + number)
+            StepEnd { code: clamped(128 + number), signal: Some(clamped(number)) }
         }
-        (None, None) => u8::MAX,
+        (None, None) => StepEnd::exited(u8::MAX),
     }
 }
 

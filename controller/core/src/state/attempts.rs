@@ -257,7 +257,7 @@ impl LiveAttempt {
     }
 
     /// Updates the job: its time limit and its deadline apply at once, its priority when it waits
-    /// again. It waits for no other job any more, so its dependency can't change.
+    /// again. It waits for no other job and for no time any more, so these can't change.
     pub(crate) fn update(
         &mut self,
         attempt: AttemptId,
@@ -266,7 +266,8 @@ impl LiveAttempt {
     ) -> CommandResult {
         let refused = CommandResult::Refused { state: self.state.word().to_owned() };
         let Some(launch_spec) = self.launch_spec.as_mut() else { return refused };
-        if self.state == JobState::Stopping || update.dependency.is_some() {
+        let is_for_waiting = update.dependency.is_some() || update.begin.is_some();
+        if self.state == JobState::Stopping || is_for_waiting {
             return refused;
         }
         update.apply_to(Arc::make_mut(&mut launch_spec.spec));

@@ -101,7 +101,7 @@ pub(super) async fn rows(
         JobRow,
         r#"
         SELECT j.job, j.submission, j.state, j.attempts, j.restart_reason, j.ended_at,
-               s.array_first, s.job_name, s.user_name, s.accepted_at,
+               s.array_first, COALESCE(j.updates ->> 'name', s.job_name) AS "job_name!", s.user_name, s.accepted_at,
                s.spec -> 'gang' AS "gang: Json<GangShape>", s.spec -> 'gpu' AS "gpu_request!", s.spec -> 'class' AS "class!",
                COALESCE(j.updates -> 'priority', (s.spec -> 'priority')::jsonb) AS "priority!",
                a.state AS "attempt_state?", a.started_at AS "started_at?",

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_api_types::{
-    JobRecord, JobRecords, RankUpdateView, RecordFilter, RequestRecord, RunRecord,
+    JobRecord, JobRecords, RankUpdateView, RecordFilter, RequestRecord, RunRecord, StepRecord,
 };
 use tessera_control::answers::WaitReasonRun;
 use tessera_model::batch::ArrayRules;
 use tessera_model::dependency::Dependency;
-use tessera_model::life::JobState;
+use tessera_model::life::{JobState, OnLost};
 use tessera_model::number::clamped;
+use tessera_model::place::PlaceFilter;
 use tessera_model::spec::{BadField, Class, GpuRequest, JobUpdate, QueueRank};
-use tessera_model::{GangShape, JobId, JobRef, Millis};
+use tessera_model::{GangShape, JobId, JobRef, Millis, NodeName};
 use time::OffsetDateTime;
 
 use super::page::parse_name;
@@ -166,6 +167,7 @@ pub(super) async fn list(
     if query.runs {
         let numbers: Vec<i64> = records.iter().map(|job| bigint(job.id)).collect();
         let mut runs = runs(at, &numbers).await?;
+        add_steps(at, &numbers, &mut runs).await?;
         for job in &mut records {
             job.runs = runs.remove(&bigint(job.id)).unwrap_or_default();
         }
@@ -194,6 +196,8 @@ fn is_next(last: &JobRecord, task: &JobRecord) -> bool {
         && last.array_index.and_then(|index| index.checked_add(last.more + 1)) == task.array_index
         && (&last.state, &last.reason, last.queue_rank, last.time_limit_secs, &last.dependency)
             == (&task.state, &task.reason, task.queue_rank, task.time_limit_secs, &task.dependency)
+        && (&last.name, &last.comment, last.requeue, last.array_limit, last.begin)
+            == (&task.name, &task.comment, task.requeue, task.array_limit, task.begin)
 }
 
 /// Returns whose jobs these are.
@@ -454,7 +458,7 @@ async fn jobs(at: &mut PgConnection, query: &RecordQuery) -> Result<Vec<RecordRo
                     LIMIT 1) AS d ON true
          WHERE (j.ended_at IS NOT NULL OR j.last_attempt IS NOT NULL OR j.updates IS NOT NULL)
            AND ($5::text[] IS NULL OR s.user_name = ANY ($5))
-           AND ($6::text[] IS NULL OR s.job_name = ANY ($6))
+           AND ($6::text[] IS NULL OR COALESCE(j.updates ->> 'name', s.job_name) = ANY ($6))
            AND ($7::timestamptz IS NULL OR s.accepted_at <= $7)
          ORDER BY j.job
          LIMIT $8
@@ -549,6 +553,7 @@ impl RecordRow {
         };
         let updates = self.updates.map(|Json(updates)| updates).unwrap_or_default();
         let queue_rank = RankUpdateView::from(&updates);
+        let array_limit = updates.array_limit_over(names.and_then(|names| names.rules.limit));
         Ok(JobRecord {
             id: at.number("job", self.job)?,
             submission: at.number("submission", self.submission)?,
@@ -568,6 +573,10 @@ impl RecordRow {
             node: self.node,
             gpu_index: at.optional_number("gpu_index", self.gpu_index)?,
             queue_rank,
+            comment: updates.comment,
+            requeue: updates.on_lost.map(|on_lost| on_lost == OnLost::Requeue),
+            array_limit: array_limit.map(|limit| limit.at_once),
+            begin: updates.begin.and_then(time_of),
             time_limit_secs: updates
                 .limit
                 .map(|limit| limit.time().map_or(0, |limit| limit.get() / 1_000)),
@@ -578,10 +587,19 @@ impl RecordRow {
             partition: self.partition,
             more: 0,
             runs: Vec::new(),
-            name: self.job_name,
+            name: updates.name.unwrap_or(self.job_name),
             user: self.user_name,
         })
     }
+}
+
+/// Returns a time as people read it.
+fn time_of(unix: Millis) -> Option<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix.get()) * 1_000_000).ok()
+}
+
+fn names_of(nodes: &BTreeSet<NodeName>) -> Vec<String> {
+    nodes.iter().map(ToString::to_string).collect()
 }
 
 async fn specs(
@@ -598,7 +616,8 @@ async fn specs(
                s.spec ->> 'time_limit' AS time_limit, s.spec -> 'retry' ->> 'on_lost' AS on_lost,
                s.spec ->> 'work_dir' AS work_dir, s.spec -> 'output' ->> 'stdout' AS stdout,
                s.spec -> 'output' ->> 'stderr' AS stderr, s.spec ->> 'comment' AS comment,
-               s.spec ->> 'partition' AS partition,
+               s.spec ->> 'partition' AS partition, s.spec ->> 'qos' AS qos, s.spec ->> 'begin' AS begin,
+               s.spec -> 'place' AS "place: Json<PlaceFilter>", s.spec ->> 'deadline' AS deadline,
                s.spec -> 'dependency' AS "dependency: Json<Dependency>"
           FROM submissions AS s
          WHERE s.first_job = ANY ($1)
@@ -635,6 +654,16 @@ async fn specs(
             time_limit_secs: number(row.time_limit).map(|ms| Millis::new(ms).get() / 1_000),
             requeue: row.on_lost.as_deref() == Some("requeue"),
             comment: row.comment,
+            qos: row.qos,
+            begin: number(row.begin).and_then(|ms| time_of(Millis::new(ms))),
+            deadline: number(row.deadline).and_then(|ms| time_of(Millis::new(ms))),
+            gpu_model: row.place.as_ref().and_then(|Json(place)| place.model.clone()),
+            nodelist: row
+                .place
+                .as_ref()
+                .map(|Json(place)| names_of(&place.nodes))
+                .unwrap_or_default(),
+            exclude: row.place.map(|Json(place)| names_of(&place.exclude)).unwrap_or_default(),
             partition: row.partition,
             dependency: row.dependency.map(|Json(dependency)| dependency.to_string()),
             work_dir: row.work_dir,
@@ -682,9 +711,51 @@ async fn runs(
             max_rss_bytes: at.optional_number("max_rss", row.max_rss)?,
             gpu_energy_millijoules: at.optional_number("energy_mj", row.energy_mj)?,
             gpu_memory_peak_bytes: at.optional_number("peak_gpu_memory", row.peak_gpu_memory)?,
+            steps: Vec::new(),
         });
     }
     Ok(found)
+}
+
+/// Adds the steps of runs. One that was running when its run ended has ended with it.
+async fn add_steps(
+    at: &mut PgConnection,
+    jobs: &[i64],
+    runs: &mut BTreeMap<i64, Vec<RunRecord>>,
+) -> Result<(), StoreError> {
+    let rows = sqlx::query!(
+        r#"
+        SELECT a.job, a.number, s.step, s.name, s.tasks, s.nodes, s.started_at,
+               COALESCE(s.ended_at, a.ended_at) AS ended_at, s.exit_code, s.user_ms, s.system_ms, s.max_rss
+          FROM attempts AS a
+          JOIN steps AS s ON s.attempt = a.attempt
+         WHERE a.job = ANY ($1)
+         ORDER BY a.job, a.number, s.step
+        "#,
+        jobs,
+    )
+    .fetch_all(at)
+    .await
+    .map_err(StoreError::while_trying_to("list the steps of jobs"))?;
+    for row in rows {
+        let at = RowRef::new("steps", row.job);
+        let number: u32 = at.number("number", row.number)?;
+        let of_job = runs.get_mut(&row.job).map(Vec::as_mut_slice).unwrap_or_default();
+        let Some(run) = of_job.iter_mut().find(|run| run.number == number) else { continue };
+        run.steps.push(StepRecord {
+            step: at.number("step", row.step)?,
+            name: row.name,
+            tasks: at.number("tasks", row.tasks)?,
+            nodes: row.nodes,
+            started_at: row.started_at,
+            ended_at: row.ended_at,
+            exit_code: row.exit_code,
+            user_ms: at.optional_number("user_ms", row.user_ms)?,
+            system_ms: at.optional_number("system_ms", row.system_ms)?,
+            max_rss_bytes: at.optional_number("max_rss", row.max_rss)?,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use super::phrases::{profile_name, slot_memory, tight_fit};
 use crate::decision::{CANDIDATES_MAX, PlacementCandidate};
 use crate::numbers::saturating_u32;
 use crate::offer::{FutureFit, Offer, Rule};
-use crate::request::NumberedRequest;
+use crate::request::{NumberedRequest, SliceRequest};
 use crate::sharing;
-use crate::view::{GpuView, InstanceState};
+use crate::view::{AdminOverride, GpuView, InstanceState};
 use crate::working_state::WorkingGpu;
 
 /// How many candidates the explanation of a start has in addition to the chosen one. They are fewer than
@@ -77,9 +77,12 @@ pub(crate) fn row(
 }
 
 /// Verdicts on GPUs that can't hold a job now, ordered by how close they are to a start.
-const VERDICTS: [&str; 9] = [
+const VERDICTS: [&str; 12] = [
     "changing",
+    "leaving",
     "busy",
+    "other_user",
+    "pinned",
     "cut",
     "stuck",
     "foreign",
@@ -116,9 +119,26 @@ pub(crate) fn verdict<R: Rule>(
         in_the_way(gpu)
     } else if offers_once_changed(rule, gpu, size) {
         "changing"
+    } else if offers_once_unpinned(rule, gpu, size) {
+        "pinned"
     } else {
-        "busy"
+        taken(gpu, size)
     }
+}
+
+/// Returns what has the slices of a GPU that a request could have later.
+fn taken(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> &'static str {
+    let busy = || gpu.instances.iter().map(|instance| &instance.state).filter(|state| state.busy());
+    if busy().any(|state| *state == InstanceState::Leaving) {
+        return "leaving";
+    }
+    let SliceRequest::Shared(sharer) = &size.request else { return "busy" };
+    let is_of_another = |state: &InstanceState| match state {
+        InstanceState::Shared(tenancy) => tenancy.user != sharer.user,
+        _ => false,
+    };
+    // A job by itself on a slice ends, and then anybody may share it.
+    if busy().next().is_some() && busy().all(is_of_another) { "other_user" } else { "busy" }
 }
 
 /// Explains why a GPU is not available.
@@ -137,6 +157,8 @@ pub(crate) fn in_the_way(gpu: &WorkingGpu<'_>) -> &'static str {
         "foreign"
     } else if gpu.instances.iter().any(|i| matches!(i.state, InstanceState::Cut(_))) {
         "cut"
+    } else if gpu.view.operator.pinned.is_some() {
+        "pinned"
     } else {
         "too_small"
     }
@@ -153,4 +175,18 @@ pub(crate) fn offers_once_changed<R: Rule>(
     }
     let settled = GpuView { changing: false, ..gpu.view.clone() };
     sharing::best_offer(rule, &WorkingGpu { view: &settled, ..gpu.clone() }, size).is_some()
+}
+
+/// Returns whether a GPU with a pinned layout would have an offer if it were not pinned.
+fn offers_once_unpinned<R: Rule>(
+    rule: &mut R,
+    gpu: &WorkingGpu<'_>,
+    size: &NumberedRequest,
+) -> bool {
+    if gpu.view.operator.pinned.is_none() {
+        return false;
+    }
+    let operator = AdminOverride { pinned: None, ..gpu.view.operator.clone() };
+    let open = GpuView { operator, ..gpu.view.clone() };
+    sharing::best_offer(rule, &WorkingGpu { view: &open, ..gpu.clone() }, size).is_some()
 }

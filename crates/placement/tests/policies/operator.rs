@@ -77,6 +77,23 @@ fn a_job_that_waits_for_a_busy_gpu_sees_the_drained_one_among_the_candidates() {
 }
 
 #[test]
+fn candidates_name_what_keeps_a_gpu_from_an_offer() {
+    let full = || a100(&[("7g.40gb", 0, taken(900))]);
+    let leaving = a100(&[("3g.20gb", 4, InstanceState::Leaving), ("4g.20gb", 0, taken(901))]);
+    let pinned = pinned(a100(&[("3g.20gb", 4, taken(902)), ("1g.5gb", 0, IDLE)]));
+    let cluster = cluster([full(), leaving, pinned]);
+
+    let decisions = decide("scheme-b", &cluster, &queue([named("3g.20gb")]));
+
+    let verdicts: Vec<_> = why(&decisions[0])
+        .candidates
+        .iter()
+        .map(|candidate| (candidate.gpu_index, candidate.verdict.as_str()))
+        .collect();
+    assert_eq!(verdicts, [(1, "leaving"), (0, "busy"), (2, "pinned")]);
+}
+
+#[test]
 fn every_policy_uses_a_pinned_layout_without_changing_it() {
     let gpu = pinned(a100(&[("3g.20gb", 4, IDLE), ("1g.5gb", 0, IDLE)]));
     let cluster = cluster([gpu]);
