@@ -148,7 +148,7 @@ fn recorded_series() -> Vec<RecordedSeries> {
     paths.iter().map(read).collect()
 }
 
-/// The first prediction about a series: where it was made, where it says that memory runs out, and whether the job would
+/// The first prediction about a series: where it was made, where memory is expected to run out, and whether the job would
 /// have been moved in the end.
 struct Predicted {
     first: Option<(u64, u64)>,

@@ -156,7 +156,7 @@ fn a_cluster_runs_jobs_in_all_ways(rows: &BTreeMap<String, Value>) {
         "a job outlives its agent",
         "a running job is cancelled",
         "two jobs with --share mps run at the same time",
-        "a sharing job gets what it asked for and no more",
+        "a sharing job gets what it requested and no more",
         "two jobs with --share kernel run at the same time",
     ] {
         assert_eq!(rows[row]["status"], "pass", "{}", rows[row]);

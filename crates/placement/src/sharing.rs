@@ -147,7 +147,7 @@ pub(crate) fn declined<'g, 'c: 'g>(
     let mut gpus = gpus.filter(|gpu| gpu.view.available && gpu.view.shares(sharer.share));
     gpus.find_map(|gpu| {
         let mut open = tenancies(gpu, sharer)
-            .filter(|(instance, tenancy)| tenancy.has_room(sharer, instance.memory));
+            .filter(|(instance, tenancy)| tenancy.has_free_shares(sharer, instance.memory));
         open.find_map(|(instance, tenancy)| reason(gpu, instance, tenancy, sharer))
     })
 }

@@ -1,7 +1,7 @@
 """Part 9: a whole cluster on this GPU: a controller with its own PostgreSQL, an agent, and jobs as people submit them.
 
 As root everything runs under a person's account, which may neither divide a GPU nor change its modes: GPU_PACK_USER, or
-the first one there is. MIG is left as it is: no job of this part asks for a slice.
+the first one there is. MIG is left as it is: no job of this part requests a slice.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def account(is_stand_in):
     if os.geteuid() != 0 or is_stand_in:
         return None
     name = os.environ.get("GPU_PACK_USER")
-    # 65534 is what the kernel says of accounts that it can't name.
+    # 65534 stands for accounts that the kernel can't name.
     people = [one for one in pwd.getpwall() if (one.pw_name == name if name else 1000 <= one.pw_uid < 65534)]
     if not people:
         raise Skip("no account of a person: make one with useradd, and name it in GPU_PACK_USER")
@@ -266,7 +266,7 @@ def is_limited(part, cluster):
     shown = cluster.wait_for(job, "failed", "succeeded", "cancelled", within=90)
     report = cluster.report(job) or {}
     attempts = find(shown, "attempt_list") or []
-    part.check("a sharing job gets what it asked for and no more",
+    part.check("a sharing job gets what it requested and no more",
                report.get("taken_gib") in (3, 4) and [one["state"] for one in attempts] == ["out_of_memory"],
                report=report, attempts=attempts)
 
@@ -312,7 +312,7 @@ def trains(part, cluster):
 
 
 def devices(part, cluster):
-    """What the cluster says of its GPU."""
+    """What the cluster states about its GPU."""
     seen = cluster.until("the node is ready", 60, lambda: (
         lambda found: found if find(found, "state") in ("ready", "idle", "available", "up") else None
     )(cluster.json("nodes")))

@@ -1,6 +1,6 @@
 """What the companion costs a training step of ResNet-50: `companion_cost.py ROUNDS`, with the companion in PYTHONPATH.
 
-Blocks of ten steps with and without its hook take turns, in one process. The two costs that it has are timed as well: a
+Blocks of ten steps with and without its hook alternate in one process. The two costs that it has are timed as well: a
 step without a report, and a report.
 """
 

@@ -2,6 +2,7 @@
 what models take."""
 
 import os
+from concurrent import futures
 
 from .part import Part, Skip
 from .pipe import Pipe, of_kind
@@ -121,7 +122,7 @@ def growth(part, names):
 def jax(part):
     """JAX takes memory in advance; the companion names that, and reads what is in use."""
     with Pipe() as pipe:
-        # Without a limit it would take three quarters of the device, beside the other programs.
+        # Without a limit it would take three quarters of the device from the other programs.
         variables = dict(pipe.for_companion(), XLA_PYTHON_CLIENT_MEM_FRACTION="0.1")
         try:
             with Child("jax_memory", "3" if part.quick else "6", env=variables) as child:
@@ -148,13 +149,13 @@ def footprints(part):
         raise Skip("transformers is not installed")
     groups = [(group[-1:]) for group in MODELS[3:]] if part.quick else MODELS
     rows = []
-    children = [Child("torch_footprints", *group) for group in groups]
-    try:
-        for child in children:
+
+    def group_of(models):
+        with part.guarded("models " + ", ".join(models)), Child("torch_footprints", *models) as child:
             while True:
                 found = child.report(150)
                 if found.get("done"):
-                    break
+                    return
                 name = "%s, %s, batch %d of %d tokens, %s%s" % (
                     found["model"], found["optimizer"], found["batch"], found["tokens"], found["format"],
                     ", checkpointing" if found["checkpointing"] else "")
@@ -163,9 +164,9 @@ def footprints(part):
                 else:
                     part.measured(name, **found)
                     rows.append(found)
-    finally:
-        for child in children:
-            child.__exit__(None)
+
+    with futures.ThreadPoolExecutor(len(groups)) as pool:
+        list(pool.map(group_of, groups))
     columns = ("model", "batch", "tokens", "format", "optimizer", "checkpointing", "parameters", "allocated_mib",
                "reserved_mib", "context_mib")
     with open(os.path.join(part.out, "footprints.csv"), "w") as file:
@@ -183,7 +184,7 @@ def cost(part):
     part.need_torch()
     with Pipe() as pipe, Child("companion_cost", "5" if part.quick else "30", env=pipe.for_companion()) as child:
         report = child.report(90)
-    part.measured("the companion beside a training step", **report)
+    part.measured("the companion in training steps", **report)
 
 
 def watch(part):
@@ -226,7 +227,7 @@ def main():
             growth(part, ["steps_alone", "steady"] if part.quick else list(LIMITS))
     for name, look in (
         ("JAX", lambda part: (part.need_torch(), jax(part))), ("models", footprints),
-        ("the companion beside a training step", cost),
+        ("the companion in training steps", cost),
         ("the watch", watch),
     ):
         with part.guarded(name):

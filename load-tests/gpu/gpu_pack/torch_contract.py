@@ -1,4 +1,4 @@
-"""What Tessera assumes of PyTorch, as facts of this PyTorch. Its stand-in is asked the same: `torch_contract.py`.
+"""What Tessera assumes of PyTorch, as facts of this PyTorch. Its stand-in answers the same: `torch_contract.py`.
 
 The statements are those in lab/stand-in/python/torch/__init__.py.
 """

@@ -89,7 +89,7 @@ def build(name, form):
         family = transformers.AutoModelForSeq2SeqLM
     else:
         family = transformers.AutoModelForCausalLM
-    # Weights are made in their own format: in another they would take its room first.
+    # Weights are made in their own format: in another they would need more first.
     with torch.device("cuda"):
         return family.from_config(config, dtype=torch.bfloat16 if form == "bfloat16" else torch.float32), config
 

@@ -127,7 +127,7 @@ impl Tenancy {
 
     /// Returns whether one more job fits on a slice with this memory, in addition to the others.
     pub fn has_capacity(&self, request: &SharingRequest, memory: Bytes) -> bool {
-        !self.is_kept_apart(request) && self.has_room(request, memory)
+        !self.is_kept_apart(request) && self.has_free_shares(request, memory)
     }
 
     /// Returns whether a job may not run next to the others because of an earlier fault.
@@ -136,7 +136,7 @@ impl Tenancy {
     }
 
     /// Returns whether the shares of one more job are free.
-    pub fn has_room(&self, request: &SharingRequest, memory: Bytes) -> bool {
+    pub fn has_free_shares(&self, request: &SharingRequest, memory: Bytes) -> bool {
         let sm = self.sm_percent() + request.share.sm_percent();
         let bytes = self.memory().get().saturating_add(request.share.memory().get());
         let count = numbers::saturating_u32(self.sharers.len());

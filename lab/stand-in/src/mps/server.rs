@@ -238,7 +238,7 @@ impl MpsServer {
             self.log.write("Processing fault detected on the following GPUs [ 0 ]");
             self.log.write(&format!("Client process {culprit} caused a memory fault"));
         } else {
-            // As recorded in load-tests/gpu/results/nvidia-h200/mps-live.txt: the first client is named first, whoever it was.
+            // As recorded in load-tests/gpu/results/nvidia-h200/mps-live.txt: the first client is named first, whichever it was.
             let first =
                 state.clients.values().map(|client| client.hello.pid).min().unwrap_or(culprit);
             self.log.write(&format!(
