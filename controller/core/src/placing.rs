@@ -159,7 +159,12 @@ impl ClusterState {
             !self.migrations.has_kept_placement(job.id) && !barred.contains_key(&job.id)
         };
         if !self.is_fair_share_on() || self.queue.waiting.len() <= most {
-            return self.queue.waiting.values().map(|w| &w.job).filter(open).take(most).collect();
+            let waiting = self.queue.waiting.values().map(|waiting| &waiting.job);
+            // Without such jobs, which is the rule, no job is looked at.
+            return match barred.is_empty() && !self.migrations.has_kept_placements() {
+                true => waiting.take(most).collect(),
+                false => waiting.filter(open).take(most).collect(),
+            };
         }
         let mut lines: Vec<_> = self.queue.user_lines.values().collect();
         lines.sort_by_key(|line| line.len());

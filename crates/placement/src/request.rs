@@ -90,6 +90,9 @@ impl SliceRequest {
 pub struct RequestNumbers {
     steps: Vec<Bytes>,
     numbers: BTreeMap<SliceRequest, usize>,
+    /// The last request as a job states it. Tasks of one array follow each other in the queue, and a comparison costs
+    /// less than a search.
+    last: Option<(GpuRequest, Option<SharingRequest>, NumberedRequest)>,
 }
 
 /// One request with its number.
@@ -119,11 +122,29 @@ impl RequestNumbers {
                 }
             }
         }
-        Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new() }
+        Self { steps: steps.into_iter().collect(), numbers: BTreeMap::new(), last: None }
     }
 
-    /// Returns the number of a job's request.
+    /// Returns a job's request with its number.
     pub fn size(&mut self, job: &QueuedJob) -> NumberedRequest {
+        self.size_of(job).clone()
+    }
+
+    /// Returns the number of a job's request alone.
+    pub(crate) fn number(&mut self, job: &QueuedJob) -> usize {
+        self.size_of(job).number
+    }
+
+    fn size_of(&mut self, job: &QueuedJob) -> &NumberedRequest {
+        let is_same = |(gpu, share, _): &(GpuRequest, Option<SharingRequest>, NumberedRequest)| {
+            *gpu == job.gpu && *share == job.share
+        };
+        let last = self.last.take().filter(is_same);
+        let last = last.unwrap_or_else(|| (job.gpu.clone(), job.share.clone(), self.find(job)));
+        &self.last.insert(last).2
+    }
+
+    fn find(&mut self, job: &QueuedJob) -> NumberedRequest {
         let request = match SliceRequest::of(&job.gpu, job.share.as_ref()) {
             SliceRequest::AtLeast(bytes) => {
                 let step = self.steps.partition_point(|step| *step < bytes);

@@ -76,6 +76,11 @@ impl Migrations {
         self.kept.values().any(|kept| kept.slots.iter().any(|(placed, _)| *placed == job))
     }
 
+    /// Returns whether a placement is kept for any job.
+    pub(crate) fn has_kept_placements(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     /// Returns the jobs for which placements are kept.
     pub(crate) fn jobs_with_kept_placements(&self) -> Vec<JobId> {
         self.kept.values().flat_map(|kept| kept.slots.iter().map(|(job, _)| *job)).collect()

@@ -102,9 +102,13 @@ impl JobQueue {
     }
 
     /// Adds a job.
-    pub(crate) fn enqueue(&mut self, waiting: WaitingJob) {
+    pub(crate) fn enqueue(&mut self, mut waiting: WaitingJob) {
         let key = waiting.job.key();
         self.ranks.insert(waiting.job.id, waiting.job.queue_rank);
+        // One text in memory for all jobs of a user: a round compares the users of thousands of jobs.
+        if let Some((known, _)) = self.user_lines.get_key_value(&waiting.job.user) {
+            waiting.job.user = Arc::clone(known);
+        }
         let user = Arc::clone(&waiting.job.user);
         self.user_lines.entry(user).or_default().insert(key);
         if waiting.facts.rules.has_gate() {

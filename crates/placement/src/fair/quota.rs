@@ -72,7 +72,13 @@ impl<'r> Quotas<'r> {
             none: Rc::from([]),
             of_users: RefCell::default(),
         };
-        let waits = queue.any(|job| !quotas.limits_for(job).is_empty());
+        let mut last: Option<&Arc<str>> = None;
+        // Of jobs of one user that follow each other, only the first one's account is read.
+        let waits = queue.any(|job| {
+            let is_known = last.is_some_and(|last| Arc::ptr_eq(last, &job.user));
+            last = Some(&job.user);
+            !is_known && !quotas.limits_for(job).is_empty()
+        });
         let runs = quotas.count_running();
         (waits || runs).then_some(quotas)
     }

@@ -46,7 +46,13 @@ pub(crate) fn order_jobs<'q>(
         return ordered;
     }
     let mut users: BTreeMap<&str, Option<Account>> = BTreeMap::new();
+    let mut last: Option<&Arc<str>> = None;
     for ordered_job in &ordered {
+        // Tasks of one array follow each other, and most of them have the same text in memory.
+        if last.is_some_and(|last| Arc::ptr_eq(last, &ordered_job.job.user)) {
+            continue;
+        }
+        last = Some(&ordered_job.job.user);
         let user = &*ordered_job.job.user;
         if !users.contains_key(user) {
             users.insert(user, jobs.account(ordered_job.job.id));

@@ -1,6 +1,8 @@
 //! `tessera`: jobs that stay where they start. Their size, their order, and which jobs may pass others.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
@@ -8,11 +10,11 @@ use tessera_model::spec::GpuRequest;
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
-    Predictor, QueuedJob, RunTime, WaitReason, by_name,
+    Predictor, QueuedJob, RunTime, WaitReason, by_name, decide_round,
 };
 
 use crate::arbitrary;
-use crate::build::{a100, cluster, gib, gpu, queue, short, taken, unpartitioned, why};
+use crate::build::{a100, cluster, gib, gpu, named, queue, short, taken, unpartitioned, why};
 use crate::hardware::Hardware;
 
 const NOW: Millis = Millis::from_secs(100_000);
@@ -414,5 +416,73 @@ proptest! {
             sizes
         };
         prop_assert_eq!(sizes(&models), sizes(&shifted));
+    }
+}
+
+/// Facts that note which jobs they are requested of.
+struct Noted<'k>(&'k KnownFacts, RefCell<BTreeSet<JobId>>);
+
+impl JobTable for Noted<'_> {
+    fn facts(&self, job: JobId) -> JobFacts {
+        self.1.borrow_mut().insert(job);
+        self.0.facts(job)
+    }
+
+    fn account(&self, job: JobId) -> Option<Account> {
+        self.0.account(job)
+    }
+}
+
+impl Predictor for Noted<'_> {
+    fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        self.0.predict_run(job, gpu, profile)
+    }
+}
+
+#[test]
+fn a_round_reads_the_facts_of_a_few_of_thousands_of_equal_jobs() {
+    let view = cluster([a100(&[("1g.5gb", 0, taken(9_000)), ("1g.5gb", 1, InstanceState::Idle)])]);
+    let mut jobs = queue((0..5_000).map(|_| named("1g.5gb")));
+    just_now(&mut jobs);
+    let known = KnownFacts::default();
+    let noted = Noted(&known, RefCell::default());
+
+    let policy = by_name("tessera").unwrap();
+    let decided =
+        policy.decide_with(&view, Knowledge::of(&noted), &mut jobs.iter(), NOW, usize::MAX);
+
+    assert_eq!(started(&decided).len(), 6, "{:?}", short(&view, &decided));
+    // Those that are put into the order of service, the first that is weighed, and the one that runs.
+    let requested = noted.1.into_inner().len();
+    assert!(requested <= 258, "{requested}");
+}
+
+proptest! {
+    /// Requests and users that follow each other are compared with the last one only: that must not show.
+    #[test]
+    fn jobs_are_placed_alike_whether_their_users_share_one_text_in_memory(
+        cluster in arbitrary::cluster(),
+        mut jobs in arbitrary::queue(),
+        users in prop::collection::vec(0_usize..3, 40),
+        used in prop::collection::vec(0_u64..50, 3),
+    ) {
+        const NAMES: [&str; 3] = ["ada", "bob", "cyd"];
+        let mut known = KnownFacts { used: NAMES.into_iter().zip(used).collect(), ..KnownFacts::default() };
+        for (job, user) in jobs.iter_mut().zip(users) {
+            job.user = NAMES[user].into();
+            known.users.insert(job.id.number(), NAMES[user]);
+        }
+        let shared = NAMES.map(Arc::<str>::from);
+        let mut interned = jobs.clone();
+        for job in &mut interned {
+            job.user = Arc::clone(shared.iter().find(|user| **user == job.user).unwrap());
+        }
+
+        let policy = by_name("tessera").unwrap();
+        let decide = |jobs: &[QueuedJob]| {
+            decide_round(policy.as_ref(), &cluster, Knowledge::of(&known), &mut jobs.iter(), NOW, usize::MAX)
+        };
+
+        prop_assert_eq!(decide(&jobs), decide(&interned));
     }
 }

@@ -81,8 +81,8 @@ pub(super) fn decide(
 ) -> Vec<Decision> {
     let StayInput { cluster, knowledge, now, .. } = input;
     let kinds = cluster.one_of_each_kind();
-    let (weighed, plain): (Vec<_>, Vec<_>) =
-        queue.iter().copied().partition(|job| is_weighed(&kinds, knowledge, job));
+    // Ends at the first job that stays: the facts of thousands of equal ones behind it are not read.
+    let all_weighed = queue.iter().all(|job| is_weighed(&kinds, knowledge, job));
     let moves = anybody_moves(cluster, knowledge);
     let search = |hidden: &BTreeSet<GpuId>,
                   jobs: &[&QueuedJob],
@@ -106,14 +106,14 @@ pub(super) fn decide(
     };
     let placed =
         |found: &[Decision]| -> BTreeSet<JobId> { found.iter().flat_map(placed_jobs).collect() };
-    if plain.is_empty() {
-        if weighed.is_empty() && !moves {
+    if all_weighed {
+        if queue.is_empty() && !moves {
             return Vec::new();
         }
-        let mut decided = search(&BTreeSet::new(), &weighed, &[], starts_max);
+        let mut decided = search(&BTreeSet::new(), queue, &[], starts_max);
         let placed = placed(&decided);
         let left: Vec<&QueuedJob> =
-            weighed.into_iter().filter(|job| !placed.contains(&job.id)).collect();
+            queue.iter().copied().filter(|job| !placed.contains(&job.id)).collect();
         let hidden = decided.iter().filter_map(reshaped).collect();
         decided.extend(leftovers(input, &left, &hidden, starts_max));
         return decided;

@@ -323,9 +323,8 @@ impl<'c> StayRound<'c> {
 
     /// Returns whether a job with the same request found no place in this round.
     fn is_refused(&mut self, job: &QueuedJob) -> bool {
-        let size = self.requests.size(job);
-        self.waiting.contains_key(&size.number)
-            && self.fates.get(&size.number).is_some_and(Fate::is_possible)
+        let number = self.requests.number(job);
+        self.waiting.contains_key(&number) && self.fates.get(&number).is_some_and(Fate::is_possible)
     }
 
     /// Decides about the next job in the order of service. It is deferred if each free place costs more than
