@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
-    Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair,
+    Decision, Explanation, QueueKey, QueuedJob, WaitReason, decide_round, fair, name_job_ahead,
 };
 
 use crate::state::inventory::NodeInventory;
@@ -287,6 +287,11 @@ impl ClusterState {
         };
         let inline = decide(&mut self.queue.ahead(line).chain(&own));
         if let Some((reason, mut why)) = inline.iter().find_map(|d| wait_of(d, job.id)) {
+            let same = |ahead: &&QueuedJob| ahead.gpu == job.gpu && ahead.share == job.share;
+            let waits = |ahead: &&QueuedJob| inline.iter().any(|d| wait_of(d, ahead.id).is_some());
+            if let Some(first) = self.queue.ahead(line).filter(same).find(waits) {
+                name_job_ahead(&mut why, first.id);
+            }
             why.summary.push_str(&self.blocking_sharers(job, reason, view, now));
             return (reason, why);
         }

@@ -103,6 +103,31 @@ pub(crate) fn behind(policy: &str, job: &QueuedJob, head: JobId) -> Explanation 
     }
 }
 
+/// The end of the explanation of a wait behind a job with the same request.
+const BEHIND_SAME: &str =
+    "a job that requests the same is ahead in the order of service, and still waits";
+
+/// Explains a wait behind a job with the same request. It does not name that job: another one is next after each start, and
+/// the explanations of thousands of equal jobs would change with it in each round's record.
+pub(crate) fn behind_same(policy: &str, job: &QueuedJob) -> Explanation {
+    Explanation {
+        policy: policy.to_owned(),
+        summary: format!("{}: {BEHIND_SAME}", RequestText(job)),
+        would_start_if: Some("that job starts or leaves the queue".to_owned()),
+        ..Explanation::default()
+    }
+}
+
+/// Names the `first` job with the same request in an explanation that states that there is one.
+pub fn name_job_ahead(why: &mut Explanation, first: JobId) {
+    if let Some(request) = why.summary.strip_suffix(BEHIND_SAME) {
+        why.summary = format!(
+            "{request}job {first} requests the same, is ahead in the order of service, and still waits"
+        );
+        why.would_start_if = Some(format!("job {first} starts or leaves the queue"));
+    }
+}
+
 /// Why a request can't be met even when running jobs end. It is computed once a round for each
 /// request, since thousands of jobs may wait for the same hardware.
 #[derive(Debug)]

@@ -41,6 +41,7 @@ pub use decision::{
     WaitReason,
 };
 pub use estimate::{Basis, Empirical, Estimator, Prediction, SliceKind};
+pub use explain::name_job_ahead;
 pub use facts::{Account, CoRunner, Demand, JobFacts, JobTable, KnownJobs, SliceLimit};
 pub use feasibility::{Feasibility, could_ever_fit, could_hold, largest_possible};
 pub use gangs::{GangFeasibility, gang_could_ever_fit};

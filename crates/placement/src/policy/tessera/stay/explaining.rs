@@ -38,16 +38,10 @@ impl<'c> StayRound<'c> {
 
     /// Explains a wait to a job behind one with the same request.
     pub(super) fn wait_behind(&mut self, job: &QueuedJob, size: &NumberedRequest) {
-        let Some(first) = self.waiting.get(&size.number).copied() else { return };
-        let why = Explanation {
-            policy: NAME.to_owned(),
-            summary: format!(
-                "{}: job {first} requests the same, is ahead in the order of service, and still waits",
-                explain::phrases::RequestText(job)
-            ),
-            would_start_if: Some(format!("job {first} starts or leaves the queue")),
-            ..Explanation::default()
-        };
+        if !self.waiting.contains_key(&size.number) {
+            return;
+        }
+        let why = explain::behind_same(NAME, job);
         self.decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Priority, why });
     }
 
