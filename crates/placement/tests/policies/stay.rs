@@ -284,6 +284,22 @@ fn a_batch_is_planned_however_long_its_jobs_have_waited() {
     assert!(reserved.count() > 8, "{:?}", short(&view, &decided));
 }
 
+/// A plan for such a batch was once searched for ever, or until the round's budget was used up.
+#[test]
+fn a_batch_that_fits_no_gpu_of_two_models_is_decided_about() {
+    let stuck = a100(&[("1g.5gb", 6, InstanceState::Stuck)]);
+    let view = cluster([stuck, gpu("a30-24gb", &[])]);
+    let times = (1..=3).map(|job| (job, 100 * job)).collect();
+    let known = KnownFacts { times, ..KnownFacts::default() };
+    let mut jobs = queue([gib(30), gib(30), gib(4)]);
+    just_now(&mut jobs);
+
+    let decided = decide(&known, &view, &jobs);
+
+    let starts = decided.iter().filter(|decision| matches!(decision, Decision::Start { .. }));
+    assert_eq!(starts.count(), 1, "{:?}", short(&view, &decided));
+}
+
 #[test]
 fn a_lone_job_of_known_length_gets_a_whole_gpu() {
     let view = cluster([a100(&[])]);

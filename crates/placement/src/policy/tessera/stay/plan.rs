@@ -204,7 +204,10 @@ impl<'c> Planner<'_, 'c> {
             if limit.is_infinite() && self.kinds > 1 {
                 let spans = valued.iter().map(|(value, _)| value.makespan);
                 let span = spans.fold(f64::INFINITY, f64::min);
-                longest.extend(LONGEST.iter().rev().map(|part| part * span));
+                // Without any plan there is nothing to shorten, and a part of infinity would be searched again.
+                if span.is_finite() {
+                    longest.extend(LONGEST.iter().rev().map(|part| part * span));
+                }
             }
         }
         valued
