@@ -25,8 +25,10 @@ struct KernelFacts {
     index: AtomicU32,
     /// Its predicted time, plus one.
     took: AtomicU64,
-    /// Whether each of its launches is to be measured.
+    /// Whether its launches are to be measured.
     measure: AtomicBool,
+    /// How many of its launches were measured.
+    samples: AtomicU32,
     /// Whether its need is to be reported.
     need_changed: AtomicBool,
     /// The most dynamic shared memory of its launches so far, in bytes.
@@ -40,6 +42,7 @@ static FACTS: [KernelFacts; KERNELS_MAX] = [const {
         index: AtomicU32::new(0),
         took: AtomicU64::new(0),
         measure: AtomicBool::new(false),
+        samples: AtomicU32::new(0),
         need_changed: AtomicBool::new(false),
         shared_bytes: AtomicU32::new(0),
         never_waits: AtomicBool::new(false),
@@ -210,7 +213,20 @@ pub fn predicted_time(number: u32) -> Option<Nanos> {
     facts(number)?.took.load(Ordering::Relaxed).checked_sub(1).map(Nanos::new)
 }
 
-/// Returns whether every launch of a kernel is measured.
+/// Returns how many launches of a kernel were measured. Kernels without a number count as well known.
+#[inline]
+pub fn samples(number: u32) -> u32 {
+    facts(number).map_or(u32::MAX, |facts| facts.samples.load(Ordering::Relaxed))
+}
+
+/// Counts a launch of a kernel that is measured.
+pub fn count_sample(number: u32) {
+    if let Some(facts) = facts(number) {
+        facts.samples.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether launches of a kernel are to be measured.
 #[inline]
 pub fn is_measured(number: u32) -> bool {
     facts(number).is_some_and(|facts| facts.measure.load(Ordering::Relaxed))

@@ -104,9 +104,8 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         terms::FILL => launch_as_filler(what, &mut ticket),
         _ => return None,
     }
-    let measures = role == terms::MEASURE;
-    if measure::is_due(kernel, measures || role == terms::FILL) {
-        ticket.begun = measure::begin(what.stream, what.per_thread, measures);
+    if let Some(due) = measure::due(kernel, number, role) {
+        ticket.begun = measure::begin(what.stream, what.per_thread, due);
     }
     Some(ticket)
 }

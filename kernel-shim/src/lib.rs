@@ -45,6 +45,7 @@ mod procaddr;
 mod resources;
 mod ring;
 mod run_ahead;
+mod sampling;
 mod session;
 mod settings;
 mod slack;

@@ -1,6 +1,9 @@
 //! The measuring stage: a pair of events around each launch measures the run time of kernels and the
 //! gaps between them (FIKIT §3.2).
 //!
+//! Few launches are measured, so that it costs a fixed small part of the program's time ([`crate::sampling`]). For the gap
+//! after a kernel the next launch is measured as well.
+//!
 //! The program's own threads read the pairs: at later launches, and when they wait for the device or for a grant. Nothing waits for
 //! an event here. Two events with nothing between them show some time as well: the minimum of a few
 //! empty pairs is subtracted. The queue drops the first sample of each kernel.
@@ -17,6 +20,7 @@ use tessera_kernel_queue::Nanos;
 use crate::counters::{self, count};
 use crate::events::{DriverEvent, EventPool, EventStatus};
 use crate::ring::{self, RecordKind, RingRecord};
+use crate::sampling::{DEVICE_COST, SamplingBudget};
 use crate::{abi, captures, clock, kernel_catalog, terms};
 
 /// Most events: pairs for twice the launches that a driver's queue holds on one stream.
@@ -44,9 +48,11 @@ struct EventPair {
     host: Nanos,
     /// The kernel; `None` for an empty pair.
     kernel: Option<u32>,
+    /// The kernel before it in this process.
+    before: Option<u32>,
     launch: u64,
-    /// Whether the launches before and after it are measured as well.
-    chained: bool,
+    /// Whether the next launch is measured as well.
+    leads: bool,
 }
 
 /// The last measured launch, until the start of the next one is known.
@@ -74,6 +80,13 @@ static OFFSET: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The host's usual time for a pair, in nanoseconds. It follows the median.
 static USUAL_HOST_TIME: AtomicU64 = AtomicU64::new(0);
 static TICK: AtomicU32 = AtomicU32::new(0);
+static BUDGET: SamplingBudget = SamplingBudget::full();
+/// The launch that is measured because the one before it is; 0 if there is none.
+static FOLLOWER: AtomicU64 = AtomicU64::new(0);
+/// The last launch of the measuring stage: its number, shifted by [`KERNEL_BITS`], and its kernel.
+static LAST_LAUNCH: AtomicU64 = AtomicU64::new(0);
+/// Numbers of kernels have at most so many bits.
+const KERNEL_BITS: u32 = 24;
 
 fn state() -> MutexGuard<'static, MeasuringState> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -85,23 +98,65 @@ pub fn prepare() {
     state().pairs.reserve_exact(EVENTS_MAX / 2);
 }
 
+/// A launch that is to be measured.
+#[derive(Clone, Copy, Debug)]
+pub struct DueLaunch {
+    /// The kernel before it, if that is known.
+    before: Option<u32>,
+    /// Whether the next launch is measured as well.
+    leads: bool,
+    at: Nanos,
+}
+
 /// The first half of a pair, before the launch.
 #[derive(Debug)]
 pub struct StartedPair {
     start: DriverEvent,
     end: DriverEvent,
     at: Nanos,
-    chained: bool,
+    due: DueLaunch,
 }
 
-/// Returns whether a launch is measured. Launches are measured of kernels whose times the queue does not know
-/// well, and one launch in [`terms::sample_every`]. In the measuring stage and of fillers (`news`), so are launches
-/// of new kernels, before the queue has reported anything of them.
-///
-/// Kernels that are known cost no events even in the measuring stage: some others may need many samples.
+/// Returns whether and how a launch is measured. Launches are measured of kernels whose times the queue does not know
+/// well, and one launch in [`terms::sample_every`], as far as the budget pays for them. In the measuring stage and of
+/// fillers, so are launches of new kernels, before the queue has reported anything of them.
 #[inline]
-pub fn is_due(kernel: u32, news: bool) -> bool {
-    if kernel_catalog::is_measured(kernel) || (news && !kernel_catalog::is_defined(kernel)) {
+pub fn due(kernel: u32, launch: u64, role: u32) -> Option<DueLaunch> {
+    let is_stage = role == terms::MEASURE;
+    let mut before = None;
+    let mut follows = false;
+    if is_stage {
+        let this = (launch << KERNEL_BITS) | u64::from(kernel);
+        before = before_launch(LAST_LAUNCH.swap(this, Ordering::Relaxed), launch);
+        follows = FOLLOWER.load(Ordering::Relaxed) == launch;
+    }
+    let is_useful = is_useful(kernel, is_stage || role == terms::FILL);
+    if !is_useful && !follows {
+        return None;
+    }
+    let at = clock::now();
+    let is_allowed = is_useful && BUDGET.allows(kernel_catalog::samples(kernel), at);
+    if !is_allowed && !follows {
+        return None;
+    }
+    kernel_catalog::count_sample(kernel);
+    let leads = is_allowed && is_stage;
+    if leads {
+        FOLLOWER.store(launch + 1, Ordering::Relaxed);
+    }
+    Some(DueLaunch { before, leads, at })
+}
+
+/// Returns the kernel of the last launch, if that is the one before this.
+const fn before_launch(last: u64, launch: u64) -> Option<u32> {
+    let is_before = (last >> KERNEL_BITS) + 1 == launch && launch > 1;
+    let kernel = (last & ((1 << KERNEL_BITS) - 1)) as u32;
+    if is_before { Some(kernel) } else { None }
+}
+
+#[inline]
+fn is_useful(kernel: u32, takes_new: bool) -> bool {
+    if kernel_catalog::is_measured(kernel) || (takes_new && !kernel_catalog::is_defined(kernel)) {
         return true;
     }
     let every = terms::sample_every();
@@ -110,32 +165,38 @@ pub fn is_due(kernel: u32, news: bool) -> bool {
 
 /// Starts the measurement of a launch before it is made.
 #[cold]
-pub fn begin(stream: abi::DriverHandle, per_thread: bool, chained: bool) -> Option<StartedPair> {
+pub fn begin(stream: abi::DriverHandle, per_thread: bool, due: DueLaunch) -> Option<StartedPair> {
     if captures::is_capturing() {
         return None;
     }
-    look(PAIRS_AT_ONCE_MAX);
+    let settled = settle_pairs(PAIRS_AT_ONCE_MAX);
+    if settled.any_recorded {
+        ring::announce();
+    }
     while EMPTY_LEFT.load(Ordering::Relaxed) > 0 {
         let left = EMPTY_LEFT.fetch_sub(1, Ordering::Relaxed);
         if left == 0 || left > EMPTY_PAIRS {
             EMPTY_LEFT.store(0, Ordering::Relaxed);
             break;
         }
-        if let Some(begun) = start_pair(stream, per_thread, false) {
+        if let Some(begun) = start_pair(stream, per_thread, due) {
             finish(begun, None, 0, (stream, per_thread));
         }
     }
-    start_pair(stream, per_thread, chained)
+    let begun = start_pair(stream, per_thread, due);
+    let cost = clock::now().minus(due.at).plus(DEVICE_COST);
+    BUDGET.take(cost, 1 + settled.pairs);
+    begun
 }
 
-fn start_pair(stream: abi::DriverHandle, per_thread: bool, chained: bool) -> Option<StartedPair> {
+fn start_pair(stream: abi::DriverHandle, per_thread: bool, due: DueLaunch) -> Option<StartedPair> {
     let start = TIMING_EVENTS.take()?;
     let Some(end) = TIMING_EVENTS.take() else {
         TIMING_EVENTS.give_back(start);
         return None;
     };
     let at = clock::now();
-    start.record(stream, per_thread).then_some(StartedPair { start, end, at, chained })
+    start.record(stream, per_thread).then_some(StartedPair { start, end, at, due })
 }
 
 /// Ends the measurement of a launch that was made.
@@ -144,12 +205,15 @@ pub fn end(begun: StartedPair, kernel: u32, launch: u64, on: (abi::DriverHandle,
 }
 
 fn finish(begun: StartedPair, kernel: Option<u32>, launch: u64, on: (abi::DriverHandle, bool)) {
-    let StartedPair { start, end, at, chained } = begun;
+    let StartedPair { start, end, at, due } = begun;
+    let launched = clock::now();
     if !end.record(on.0, on.1) {
-        return abandon(StartedPair { start, end, at, chained });
+        return abandon(StartedPair { start, end, at, due });
     }
-    let host = clock::now().minus(at);
-    state().pairs.push_back(EventPair { start, end, host, kernel, launch, chained });
+    let now = clock::now();
+    BUDGET.take(now.minus(launched), 1);
+    let (host, DueLaunch { before, leads, .. }) = (now.minus(at), due);
+    state().pairs.push_back(EventPair { start, end, host, kernel, before, launch, leads });
 }
 
 /// Discards a pair, since the driver refused the launch.
@@ -168,9 +232,27 @@ pub fn look(most: usize) {
 /// Reads up to `most` pairs, oldest first, and records their samples for the next [`ring::announce`]. Returns
 /// whether there are any.
 pub fn record_samples(most: usize) -> bool {
-    let mut any = false;
+    if state().pairs.is_empty() {
+        return false;
+    }
+    let at = clock::now();
+    let settled = settle_pairs(most);
+    BUDGET.take(clock::now().minus(at), settled.pairs);
+    settled.any_recorded
+}
+
+/// What was done with the pairs.
+#[derive(Clone, Copy, Debug, Default)]
+struct SettledPairs {
+    pairs: u64,
+    /// Whether a sample was recorded.
+    any_recorded: bool,
+}
+
+fn settle_pairs(most: usize) -> SettledPairs {
+    let mut settled = SettledPairs::default();
     if captures::is_capturing() || IS_LOOKING.swap(true, Ordering::Acquire) {
-        return any;
+        return settled;
     }
     for _ in 0..most {
         let Some(pair) = state().pairs.pop_front() else { break };
@@ -180,11 +262,12 @@ pub fn record_samples(most: usize) -> bool {
                 break;
             }
             EventStatus::Lost => {}
-            EventStatus::Complete => any |= settle(pair),
+            EventStatus::Complete => settled.any_recorded |= settle(pair),
         }
+        settled.pairs += 1;
     }
     IS_LOOKING.store(false, Ordering::Release);
-    any
+    settled
 }
 
 /// Settles a pair whose events have happened. Returns whether a sample was recorded.
@@ -199,10 +282,9 @@ fn settle(pair: EventPair) -> bool {
     let mut any = false;
     let took = took.minus(offset());
     let last = state().last.take();
-    let follows = |last: &LastMeasured| pair.chained && last.launch + 1 == pair.launch;
-    let before = last.as_ref().filter(|last| follows(last)).map(|last| last.kernel);
     if let Some(last) = last {
-        let gap = follows(&last).then(|| last.end.time_until(pair.start)).flatten();
+        let gap =
+            (last.launch + 1 == pair.launch).then(|| last.end.time_until(pair.start)).flatten();
         any |= record_sample(&last, gap.map(|gap| gap.minus(offset())));
         TIMING_EVENTS.give_back(last.end);
     }
@@ -211,8 +293,9 @@ fn settle(pair: EventPair) -> bool {
         TIMING_EVENTS.give_back(pair.end);
         return any;
     }
-    let last = LastMeasured { end: pair.end, kernel, before, launch: pair.launch, took };
-    if pair.chained {
+    let EventPair { end, before, launch, .. } = pair;
+    let last = LastMeasured { end, kernel, before, launch, took };
+    if pair.leads {
         state().last = Some(last);
     } else {
         any |= record_sample(&last, None);

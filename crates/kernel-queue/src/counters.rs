@@ -47,6 +47,12 @@ pub struct QueueCounters {
     pub waited_max: Nanos,
     /// Kernels that are measured again because their times changed.
     pub drifts: u64,
+    /// Launches of holders in the measuring stage.
+    #[serde(default)]
+    pub measuring_launches: u64,
+    /// Samples of kernels' times.
+    #[serde(default)]
+    pub samples: u64,
 }
 
 impl QueueCounters {
@@ -70,6 +76,8 @@ impl QueueCounters {
         self.waited_time = self.waited_time.plus(other.waited_time);
         self.waited_max = self.waited_max.max(other.waited_max);
         self.drifts += other.drifts;
+        self.measuring_launches += other.measuring_launches;
+        self.samples += other.samples;
     }
 
     /// Returns a filler's progress in thousandths: the predicted time of its kernels as a share of

@@ -18,6 +18,13 @@ pub struct KernelPair {
     pub kernel: KernelIndex,
 }
 
+impl KernelPair {
+    /// Returns what stands for any kernel of a function after any other. No kernel has this index before it.
+    const fn of_function(function: KernelIndex) -> Self {
+        Self { before: Some(KernelIndex::UNKNOWN), kernel: function }
+    }
+}
+
 /// Fewest gaps of a histogram that is trusted.
 const TRUSTED_SAMPLES_MIN: u32 = 8;
 
@@ -66,6 +73,20 @@ impl GapHistograms {
         {
             of_pair.add(gap);
         }
+    }
+
+    /// Adds a gap that followed any kernel of a function. Such gaps are specific to the slice and not merged.
+    pub fn add_of_function(&mut self, function: KernelIndex, gap: Nanos) {
+        if let Some(of_function) = self.entry(KernelPair::of_function(function)) {
+            of_function.add(gap);
+        }
+    }
+
+    /// Returns the gaps after all kernels of a function, if they are not too few.
+    pub fn trusted_of_function(&self, function: KernelIndex) -> Option<&Sketch> {
+        let index = self.find(KernelPair::of_function(function)).ok()?;
+        let sketch = &self.held[index].1;
+        (sketch.held() >= TRUSTED_SAMPLES_MIN).then_some(sketch)
     }
 
     /// Returns the pair's gaps or, if they are too few, the kernel's. `None` if both are too few.

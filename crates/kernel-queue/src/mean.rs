@@ -7,9 +7,13 @@ use crate::time::Nanos;
 /// The fewest samples of a tight mean: the paper's fewest runs (FIKIT §3.2).
 pub const TIGHT_SAMPLES_MIN: u32 = 10;
 
-/// Measuring ends after this many samples, whether the mean is tight or not: the paper's most runs
+/// A mean of this many samples does not change any more, whether it is tight or not: the paper's most runs
 /// (FIKIT §3.2).
 pub const MEASURED_SAMPLES_MAX: u32 = 1_000;
+
+/// After this many samples a kernel is no longer measured on purpose, whether its mean is tight or not: the estimate of
+/// its high times contains the spread.
+pub const USEFUL_SAMPLES_MAX: u32 = 100;
 
 /// The fewest samples with which a mean is used before it is tight.
 pub const KNOWN_SAMPLES_MIN: u32 = 3;
@@ -40,9 +44,14 @@ impl Mean {
 
     /// Adds one sample. A sample over a minute counts as a minute.
     pub fn add(&mut self, sample: Nanos) {
+        self.add_times(sample, 1);
+    }
+
+    /// Adds one sample as if it had been seen so many times.
+    pub fn add_times(&mut self, sample: Nanos, times: u32) {
         let nanos = sample.min(SAMPLE_MAX).get();
-        let one = Self { samples: 1, sum: nanos, squares: u128::from(nanos) * u128::from(nanos) };
-        self.merge(&one);
+        let (sum, square) = (nanos * u64::from(times), u128::from(nanos) * u128::from(nanos));
+        self.merge(&Self { samples: times, sum, squares: square * u128::from(times) });
     }
 
     /// Adds all samples of another.
@@ -113,7 +122,12 @@ impl Mean {
         spread * 38_416 <= sum * sum * 25 * (n - 1)
     }
 
-    /// Returns whether no more samples are needed.
+    /// Returns whether further samples are useful.
+    pub fn needs_samples(&self) -> bool {
+        self.samples < USEFUL_SAMPLES_MAX && !self.is_tight()
+    }
+
+    /// Returns whether the mean is as good as it gets. From then on, samples only reveal drift.
     pub fn is_measured(&self) -> bool {
         self.samples >= MEASURED_SAMPLES_MAX || self.is_tight()
     }

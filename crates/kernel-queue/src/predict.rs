@@ -62,7 +62,7 @@ impl GapPredictor {
                 Some(mean) => GapPrediction::Idle(mean.minus(gap.elapsed)),
             },
             Self::Pairs { risk_thousandths } => {
-                let Some(sketch) = profile.pairs.trusted(gap.before, gap.kernel) else {
+                let Some(sketch) = profile.gaps(gap.before, gap.kernel) else {
                     return GapPrediction::Unknown;
                 };
                 match sketch.reached(gap.elapsed, risk_thousandths) {

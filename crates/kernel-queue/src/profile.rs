@@ -9,8 +9,9 @@ use crate::histograms::GapHistograms;
 use crate::ids::{KernelId, KernelIndex};
 use crate::limits::KERNELS_MAX;
 use crate::mean::Mean;
-use crate::measure::LAUNCHES_MIN;
+use crate::measure::MeasuringStage;
 use crate::relatives::{self, TimeEstimate};
+use crate::sketch::Sketch;
 use crate::time::Nanos;
 
 /// One kernel of a task.
@@ -38,6 +39,15 @@ pub struct KernelProfile {
     /// while there is no sample at all, since samples may be lost. It is not stored.
     #[serde(skip)]
     pub bound: Option<Nanos>,
+    /// Its launches in the measuring stage, which are not stored.
+    #[serde(skip)]
+    pub(crate) launched: u32,
+    /// How many launches of the stage were made before it was defined, or before its first one.
+    #[serde(skip)]
+    pub(crate) defined_at: u64,
+    /// [`Self::launched`] at its last sampled gap.
+    #[serde(skip)]
+    pub(crate) gap_sampled_at: u32,
     /// The function that it and its relatives launch: the index of the first kernel of that name.
     #[serde(skip)]
     function: u16,
@@ -58,6 +68,8 @@ pub struct TaskProfile {
     /// Gaps by the pair of kernels that they follow.
     pub pairs: GapHistograms,
     measured: bool,
+    /// How long it has been measured so far. It is not stored.
+    stage: MeasuringStage,
 }
 
 /// The task has more different kernels than its profile holds. The others are unknown: they do not
@@ -91,6 +103,9 @@ impl TaskProfile {
             drift: Drift::default(),
             first: None,
             bound: None,
+            launched: 0,
+            defined_at: self.stage.launches(),
+            gap_sampled_at: 0,
             function,
         });
         Ok(KernelIndex::new(number))
@@ -155,13 +170,53 @@ impl TaskProfile {
         true
     }
 
-    /// Returns whether more launches of a kernel have to be measured: its time is not known well, or the measuring
-    /// stage still needs launches.
+    /// Returns whether more launches of a kernel have to be measured.
     pub fn needs_samples(&self, index: KernelIndex) -> bool {
-        self.kernel(index).is_some_and(|kernel| {
-            let few = u64::from(kernel.took.samples()) < LAUNCHES_MIN;
-            !kernel.took.is_measured() || (!self.measured && few)
-        })
+        self.kernel(index).is_some_and(|kernel| kernel.took.needs_samples())
+    }
+
+    /// Counts a launch of the measuring stage at `now`, and ends the stage if it is over. Returns whether it is over now.
+    ///
+    /// It is over when each kernel is measured, apart from rare ones. It is over as well after
+    /// [`STAGE_LAUNCHES_MAX`](crate::measure::STAGE_LAUNCHES_MAX) launches, or
+    /// [`STAGE_TIME_MAX`](crate::measure::STAGE_TIME_MAX), whatever is known then.
+    pub fn count_launch(&mut self, index: KernelIndex, now: Nanos) -> bool {
+        if self.measured {
+            return false;
+        }
+        self.stage.count_launch(now);
+        let number = self.stage.launches();
+        if let Some(kernel) = self.kernel_mut(index) {
+            kernel.launched = kernel.launched.saturating_add(1);
+            if kernel.launched == 1 {
+                kernel.defined_at = number;
+            }
+        }
+        self.measured = self.stage.is_over() || (self.stage.is_check_due() && self.is_enough());
+        self.measured
+    }
+
+    /// Returns whether no kernel needs more samples, apart from rare ones.
+    fn is_enough(&self) -> bool {
+        let is_enough =
+            |kernel: &KernelProfile| !kernel.took.needs_samples() || self.stage.is_rare(kernel);
+        self.kernels.iter().all(is_enough)
+    }
+
+    /// Records a gap of a holder that the queue observed.
+    pub fn note_gap(&mut self, before: Option<KernelIndex>, index: KernelIndex, gap: Nanos) {
+        if let Some(function) = self.kernel(index).map(KernelProfile::function) {
+            self.pairs.add_of_function(function, gap);
+        }
+        self.pairs.add(before, index, gap);
+    }
+
+    /// Returns the gaps after a pair of kernels, or after the last kernel. If these are too few, those after all kernels of
+    /// its function: a program with new shapes has few gaps of each kernel.
+    pub fn gaps(&self, before: Option<KernelIndex>, index: KernelIndex) -> Option<&Sketch> {
+        self.pairs
+            .trusted(before, index)
+            .or_else(|| self.pairs.trusted_of_function(self.kernel(index)?.function()))
     }
 
     /// Returns the time that a launch of a kernel is charged: its mean, or a conservative estimate
@@ -317,6 +372,11 @@ impl TryFrom<StoredProfile> for TaskProfile {
         for (index, kernel) in (0..).zip(&mut read) {
             kernel.function = *functions.entry(kernel.id.name().to_owned()).or_insert(index);
         }
-        Ok(Self { kernels: read, pairs: stored.pairs, measured: stored.measured })
+        Ok(Self {
+            kernels: read,
+            pairs: stored.pairs,
+            measured: stored.measured,
+            stage: MeasuringStage::default(),
+        })
     }
 }

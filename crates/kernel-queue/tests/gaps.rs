@@ -5,10 +5,10 @@ mod scene;
 
 use std::collections::VecDeque;
 
-use scene::{K0, K1, Scene, granted, kernel_id, ms, profile, role_sent, us};
+use scene::{K0, K1, Scene, first, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::{
-    GateState, GrantBudget, GrantKind, GrantSize, KernelSample, LaunchDecision, Nanos, QueueAction,
-    QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
+    Dims, GateState, GrantBudget, GrantKind, GrantSize, KernelId, KernelSample, LaunchDecision,
+    Nanos, QueueAction, QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 
 /// Tests on a device without context switches.
@@ -229,10 +229,10 @@ fn a_new_task_is_measured_first_and_its_gaps_stay_empty_until_some_are_known() {
         assert_eq!(granted(&launched, 2).is_some(), is_over, "run {run}");
         let sample =
             KernelSample { kernel: K0, before: Some(K0), took: us(50), gap: Some(us(950)) };
-        let actions = scene.step(QueueEvent::Sample { session, sample });
-        if actions.contains(&QueueAction::Measured { session }) {
+        scene.step(QueueEvent::Sample { session, sample });
+        if launched.contains(&QueueAction::Measured { session }) {
             measured_at = Some(run);
-            assert_eq!(role_sent(&actions, 1), Some(Role::Hold));
+            assert_eq!(role_sent(&launched, 1), Some(Role::Hold));
         }
     }
 
@@ -465,4 +465,38 @@ fn a_profile_states_what_half_of_its_kernel_time_needs_and_its_longest_gap() {
 
     assert_eq!(known.lengths(), Some((ms(3), ms(8))));
     assert_eq!(TaskProfile::default().lengths(), None, "it is not measured");
+}
+
+#[test]
+fn the_gaps_of_a_program_whose_kernels_all_have_new_shapes_are_filled() {
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 0, profile(&[(ms(1), ms(8))]));
+    scene.join(2, 5, profile(&[(ms(1), Nanos::ZERO)]));
+    let session = SessionId::new(1);
+    let mut filled = Vec::new();
+    let mut shapes = 0;
+    for burst in 0..40 {
+        for _ in 0..5 {
+            shapes += 1;
+            let id = KernelId::new("step", Dims([shapes, 1, 1]), Dims([32, 1, 1])).unwrap();
+            let actions = scene.step(QueueEvent::Define { session, kernel: Box::new(id) });
+            let kernel = actions.iter().find_map(|action| match action {
+                QueueAction::Defined { kernel, .. } => Some(*kernel),
+                _ => None,
+            });
+            scene.launch(1, kernel.unwrap());
+        }
+        scene.now = scene.now.plus(ms(5));
+        let at_once = granted(&scene.sync(1), 2);
+        let gap_until = scene.now.plus(ms(8));
+        let at_once = at_once.or(granted(&scene.request(2, K0), 2));
+        let early = scene.wait(scene.now.plus(ms(1)));
+        if at_once.is_some() || first(&early, 2, GrantKind::Gap).is_some() {
+            filled.push(burst);
+        }
+        scene.wait(gap_until);
+        scene.alive(&[1, 2]);
+    }
+
+    assert!(filled.len() >= 25 && filled[0] <= 12, "{filled:?}");
 }

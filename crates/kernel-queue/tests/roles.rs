@@ -3,14 +3,15 @@
 #[path = "support/scene.rs"]
 mod scene;
 
-use scene::{K0, Scene, first, granted, ms, profile, role_sent, us};
+use scene::{K0, Scene, first, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::limits::SESSIONS_MAX;
+use tessera_kernel_queue::measure::{STAGE_LAUNCHES_MAX, STAGE_TIME_MAX};
 use tessera_kernel_queue::{
-    GrantKind, KernelSharing, Nanos, QueueAction, QueueEvent, QueueRefusal, QueueRules, Role,
-    SessionId, TaskProfile,
+    GrantKind, Join, KernelIndex, KernelSample, KernelSharing, Nanos, QueueAction, QueueEvent,
+    QueueRefusal, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::AttemptId;
-use tessera_model::spec::Priority;
+use tessera_model::spec::{Class, Priority};
 
 fn gaps() -> TaskProfile {
     profile(&[(us(50), ms(2))])
@@ -367,4 +368,131 @@ fn a_program_is_free_again_when_no_attempt_is_expected_any_more() {
 
     assert_eq!(role_sent(&actions, 1), Some(Role::Free));
     assert_eq!(scene.queue.waiting().iter().count(), 0);
+}
+
+/// A program whose kernels have widely spread times, measured as the shim does it: what its samples cost is 1 % of the
+/// time, and 2 ms at the start.
+struct MeasuredProgram {
+    scene: Scene,
+    kernels: Vec<KernelIndex>,
+    every: Nanos,
+    saved: Nanos,
+    random: u64,
+}
+
+/// What a sample costs a program on an H200.
+const SAMPLE_COST: Nanos = Nanos::from_micros(8);
+
+impl MeasuredProgram {
+    fn new(kernels: usize, every: Nanos) -> Self {
+        let mut scene = Scene::new(QueueRules::default());
+        scene.join(1, 0, TaskProfile::default());
+        scene.join(2, 9, short());
+        for number in 0..kernels {
+            let kernel = Box::new(kernel_id(number));
+            scene.step(QueueEvent::Define { session: SessionId::new(1), kernel });
+        }
+        let kernels = (0..kernels).map(|n| KernelIndex::new(n.try_into().unwrap())).collect();
+        Self { scene, kernels, every, saved: ms(2), random: 7 }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % below
+    }
+
+    /// Launches a kernel, and has it sampled if it needs that and the saved time pays for it.
+    fn launch(&mut self, kernel: KernelIndex) {
+        self.scene.now = self.scene.now.plus(self.every);
+        self.saved = self.saved.plus(Nanos::new(self.every.get() / 100)).min(ms(2));
+        self.scene.launch(1, kernel);
+        let task = TaskKey::new("task 1").unwrap();
+        let needs = self.scene.queue.profile(&task).unwrap().needs_samples(kernel);
+        if needs && self.saved >= SAMPLE_COST {
+            self.saved = self.saved.minus(SAMPLE_COST);
+            // Nearly log-normal, with a deviation as large as the mean: the mean is never certain.
+            let took = us([1, 2, 2, 3, 4, 6, 9, 30][usize::try_from(self.random(8)).unwrap()]);
+            let sample = KernelSample { kernel, before: None, took, gap: Some(us(5)) };
+            self.scene.step(QueueEvent::Sample { session: SessionId::new(1), sample });
+        }
+    }
+
+    /// Plays tasks of so many launches until measuring is over. Returns the number of launches, and of the kernels whose
+    /// times are known then.
+    fn launches_until_measured(&mut self, in_task: usize) -> (u64, usize) {
+        for launches in 1.. {
+            let at = usize::try_from(launches).unwrap() % in_task;
+            // The first launches of a task are of different kernels, the others mostly of the first ones.
+            let kernels = self.kernels.len();
+            let some = self.random(u64::try_from(kernels).unwrap()).pow(2);
+            let kernel = if at < kernels { at } else { usize::try_from(some).unwrap() / kernels };
+            self.launch(self.kernels[kernel]);
+            if self.scene.role(1) != Some(Role::Measure) {
+                let profile = self.scene.queue.profile(&TaskKey::new("task 1").unwrap()).unwrap();
+                let known = self.kernels.iter().filter(|k| profile.took(**k).is_some()).count();
+                return (launches, known);
+            }
+        }
+        unreachable!("there are many numbers");
+    }
+}
+
+#[test]
+fn a_network_of_2684_launches_and_300_kernels_is_measured_for_at_most_100_000_launches() {
+    let mut network = MeasuredProgram::new(300, us(15));
+
+    let (launches, known) = network.launches_until_measured(2_684);
+
+    assert!(launches <= STAGE_LAUNCHES_MAX, "{launches}");
+    assert!(known >= 150, "{known} of 300 kernels are known");
+}
+
+#[test]
+fn a_network_of_32_launches_is_measured_for_at_most_2_seconds() {
+    let mut network = MeasuredProgram::new(20, us(35));
+
+    let (launches, known) = network.launches_until_measured(32);
+
+    assert!(us(35).times(launches) <= STAGE_TIME_MAX.plus(us(35)), "{launches}");
+    assert_eq!(known, 20);
+}
+
+#[test]
+fn a_program_that_launches_once_in_900_ms_is_measured_for_21_launches() {
+    let mut program = MeasuredProgram::new(1, ms(900));
+    let kernel = program.kernels[0];
+    for launch in 1..=21 {
+        assert_eq!(program.scene.role(1), Some(Role::Measure), "before launch {launch}");
+        program.launch(kernel);
+        program.scene.alive(&[2]);
+    }
+
+    assert_eq!(program.scene.role(1), Some(Role::Hold));
+}
+
+#[test]
+fn a_program_whose_kernels_another_process_of_its_task_sampled_is_measured_for_a_hundred_launches()
+{
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 0, TaskProfile::default());
+    let session = SessionId::new(2);
+    let (task, class) = (TaskKey::new("task 1").unwrap(), Class::Offline);
+    let priority = Priority::try_from(9).unwrap();
+    let (share_thousandths, exclusive) = (1_000, None);
+    let join = Join { session, task, priority, class, share_thousandths, exclusive };
+    scene.step(QueueEvent::Join(join));
+    scene.step(QueueEvent::Define { session, kernel: Box::new(kernel_id(0)) });
+    for _ in 0..200 {
+        let sample = KernelSample { kernel: K0, before: None, took: ms(1), gap: None };
+        scene.step(QueueEvent::Sample { session, sample });
+    }
+
+    let mut launches = 0;
+    while scene.role(1) == Some(Role::Measure) {
+        launches += 1;
+        scene.now = ms(3 * launches);
+        scene.launch(1, K0);
+    }
+
+    assert_eq!(launches, 100);
 }

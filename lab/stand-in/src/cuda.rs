@@ -8,6 +8,7 @@
 //! | `TESSERA_SIM_CUDA_SLICE_US` | length of a time slice between contexts, in µs | 2000 |
 //! | `TESSERA_SIM_CUDA_SWITCH_US` | cost of a context switch, in µs | 100 |
 //! | `TESSERA_SIM_CUDA_LAUNCH_NS` | least time of a launch call, in ns | 4500 |
+//! | `TESSERA_SIM_CUDA_RECORD_NS` | least time of recording an event, in ns | 2500 |
 //! | `TESSERA_SIM_CUDA_START_NS` | from launch to the kernel's earliest start, in ns | 3000 |
 //! | `TESSERA_SIM_CUDA_CONTEXT_MIB` | memory that a context takes for itself, in MiB | 300 |
 //! | `TESSERA_SIM_CUDA_TRACE` | folder for traces, `cuda-PID.jsonl` each | none |

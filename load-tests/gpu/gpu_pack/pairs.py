@@ -7,10 +7,17 @@ kernels and gaps.
 
 import contextlib
 import json
+import math
 
 from .mps import daemon
 from .part import Part, Skip, spread
 from .processes import Child, Queue, know, workload
+
+# What a run of a network lasts at least, and a network alone under the queue, for which its task is measured: a hundred
+# tasks of a small network are over before that.
+SECONDS_MIN = 3
+# The same of plain kernels by tasks: their task is measured after a hundred launches.
+PRIMING_TASKS = 150
 
 HOLDER = {"steps": [{"run": "step", "ms": 2}, {"gap_ms": 8}]}
 
@@ -56,11 +63,22 @@ def proxy(name, alone, busy, launches, gaps):
     return {"steps": steps, "weight": alone / 10}
 
 
+# Counters of the queue that a row has.
+COUNTED = (
+    "launches", "measuring_launches", "samples", "drifts", "gaps_seen", "gaps_filled", "early_stops", "grants",
+    "filled_kernels", "aged", "probes",
+)
+
+
 class Network:
     """A network of PyTorch as a program."""
 
     def __init__(self, name):
         self.name = name
+
+    def tasks(self, iterations):
+        """Returns how many tasks are played where a program is played so often."""
+        return iterations
 
     def start(self, env, iterations, attach):
         spec = {"network": self.name, "iterations": iterations, "attach": attach}
@@ -74,15 +92,16 @@ class Work:
         self.spec = dict(spec)
         self.weight = self.spec.pop("weight", 1)
 
+    def tasks(self, iterations):
+        """Returns how many tasks are played where a program is played so often: longer ones are fewer."""
+        return max(3, round(iterations / self.weight))
+
     def start(self, env, iterations, attach):
-        if iterations is not None:
-            # Tasks that last longer are fewer.
-            iterations = max(3, round(iterations / self.weight))
         return workload(self.spec, env, iterations=iterations, attach=attach)
 
 
 def play(high, low, iterations, of_high, of_low, attach):
-    """Plays both, the low one if there is one. Returns the reports."""
+    """Plays so many tasks of the high one, next to the low one if there is one. Returns the reports."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(high.start(of_high, iterations, attach))
         second = stack.enter_context(low.start(of_low, None, attach)) if low is not None else None
@@ -109,34 +128,68 @@ def figures(report, other, alone):
     return facts
 
 
-def scene(part, name, high, low, measured, iterations):
-    """One scene in all forms."""
+def lasting(report, seconds):
+    """Returns how many tasks last so long, as long as those of the report: at least as many as it has."""
+    times = report["tasks_ms"]
+    return max(len(times), math.ceil(seconds * 1e3 * len(times) / max(sum(times), 0.001)))
+
+
+def counted(report):
+    """Returns what the shim counted in a process while it played, and its role at the end."""
+    before, after = report["before"], report["after"]
+    facts = {"role": report["role"], "tasks": len(report["tasks_ms"])}
+    if after is None:
+        return facts
+    for name in ("launches", "reported", "samples", "granted", "ungranted", "passed", "lost"):
+        # A name that this shim does not count is left out.
+        if name in after:
+            facts[name] = after[name] - (before or {}).get(name, 0)
+    if facts["tasks"] and "launches" in facts:
+        facts["launches_per_task"] = round(facts["launches"] / facts["tasks"], 1)
+    return facts
+
+
+def scene(part, name, high, low, measured, iterations, seconds):
+    """One scene in all forms. Of programs that last, `seconds` is the least time of a run."""
     over_mps = isinstance(high, Work)
     alone = None
+    tasks = high.tasks(iterations)
     with part.guarded(name + ": alone"):
-        alone, _ = play(high, None, iterations, {}, {}, False)
+        alone, _ = play(high, None, tasks, {}, {}, False)
+        if lasting(alone, seconds) > tasks:
+            tasks = lasting(alone, seconds)
+            alone, _ = play(high, None, tasks, {}, {}, False)
         part.measured(name + ": alone", **figures(alone, None, None))
     if alone is None:
         return
     with part.guarded(name + ": default sharing"):
-        part.measured(name + ": default sharing", **figures(*play(high, low, iterations, {}, {}, False), alone))
+        part.measured(name + ": default sharing", **figures(*play(high, low, tasks, {}, {}, False), alone))
 
     def tessera(title, variables, switch_us):
         with Queue(part.machine, switch_us) as queue:
-            before = {}
+            priming = {}
             for which, program, priority in (("high", measured, 0), ("low", low, 9)):
                 # It stays admitted: a slice without attempts forgets what it learned.
                 _, environment = queue.admit("%s of %s" % (which, name), priority)
-                before[which], _ = play(program, None, 10 if part.quick else 100, dict(environment, **variables), {}, True)
+                environment = dict(environment, **variables)
+                count = program.tasks(10 if part.quick else PRIMING_TASKS)
+                report, _ = play(program, None, count, environment, {}, True)
+                priming[which] = counted(report)
+                if lasting(report, seconds) > len(report["tasks_ms"]):
+                    # Another process of the task: what the first one took too long for.
+                    report, _ = play(program, None, lasting(report, seconds), environment, {}, True)
+                    priming[which + " again"] = counted(report)
             (one, of_high), (other, of_low) = queue.admit("high of " + name, 0), queue.admit("low of " + name, 9)
-            reports = play(high, low, iterations, dict(of_high, **variables), dict(of_low, **variables), True)
+            reports = play(high, low, tasks, dict(of_high, **variables), dict(of_low, **variables), True)
             tallies = {"high": queue.end(one), "low": queue.end(other)}
-        counted = {
+        queued = {
             which: {key: tally[key] for key in ("sessions", "lost", "ungranted")} | {
-                key: tally["queue"][key] for key in ("launches", "grants", "filled_kernels", "aged", "probes")
+                key: tally["queue"].get(key) for key in COUNTED
             } for which, tally in tallies.items()
         }
-        part.measured(title, queue=counted, **figures(*reports, alone))
+        # The low one's role is that after the high one left.
+        shims = {"high": counted(reports[0]), "low, alone at the end": counted(reports[1])}
+        part.measured(title, queue=queued, shims=shims, priming=priming, **figures(*reports, alone))
         # What both launched after their sessions began was reported to the queue, or passed as free.
         part.check(title + ", intercepted", all(
             report["after"] is not None and report["after"]["unhooked"] == 0 and tally["sessions"] > 0
@@ -147,7 +200,7 @@ def scene(part, name, high, low, measured, iterations):
     with part.guarded(name + ": Tessera"):
         tessera(name + ": Tessera", {}, 100)
     with part.guarded(name + ": MPS"), daemon(part.machine) as variables:
-        part.measured(name + ": MPS", **figures(*play(high, low, iterations, variables, variables, False), alone))
+        part.measured(name + ": MPS", **figures(*play(high, low, tasks, variables, variables, False), alone))
     # Of networks this would take minutes more. A client that vanishes may break its server for those after it, so that
     # each row has its own daemon.
     if over_mps:
@@ -163,7 +216,7 @@ def main():
         part.need_sharing()
         chosen = scenes()[::4] if part.quick else scenes()
         for name, high, low, measured in chosen:
-            scene(part, name, Work(high), Work(low), Work(measured), iterations)
+            scene(part, name, Work(high), Work(low), Work(measured), iterations, 0)
         for letter, (high, low) in NETWORKS.items():
             if part.quick and letter != "F":
                 continue
@@ -181,7 +234,7 @@ def main():
                 programs = [Work(proxy(*high)), Work(proxy(*low))]
                 name = "pair %s by proxies" % letter
                 part.row("skip", "pair %s: %s and %s" % (letter, high[0], low[0]), reason=why + "; see " + name)
-            scene(part, name, *programs, programs[0], iterations)
+            scene(part, name, *programs, programs[0], iterations, 0 if part.quick else SECONDS_MIN)
     part.done()
 
 

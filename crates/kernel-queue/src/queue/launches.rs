@@ -75,6 +75,9 @@ impl KernelQueue {
             self.on_filler_launch(at, kernel, (launch, None));
             return;
         }
+        if self.sessions[at].role == Role::Measure {
+            self.count_measured_launch(at, kernel);
+        }
         // Kernels whose end was not observed still count.
         let running = self.sessions[at].gap.filter(|gap| !gap.idle);
         self.end_open_gap(at);
@@ -131,10 +134,10 @@ impl KernelQueue {
         let Some(gap) = session.gap.take() else { return };
         let profile = &mut self.tasks[session.task].profile;
         let lasted = self.now.minus(gap.from);
-        // In the measuring stage, only gaps whose beginning was observed and gaps from samples
-        // count.
-        if profile.is_measured() || gap.idle {
-            profile.pairs.add(gap.before, gap.kernel, lasted);
+        // A gap counts if its beginning was observed, or follows from known times. In the measuring stage, gaps from
+        // samples count as well.
+        if gap.known || gap.idle {
+            profile.note_gap(gap.before, gap.kernel, lasted);
         }
         if gap.filled {
             // The device switches back to the holder's context.

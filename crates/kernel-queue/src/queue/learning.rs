@@ -8,7 +8,7 @@ use super::KernelQueue;
 use super::launches::RunningKernel;
 use crate::action::QueueAction;
 use crate::ids::KernelIndex;
-use crate::measure::{KernelSample, SampleOutcome};
+use crate::measure::{KernelSample, SampleOutcome, SampleSurroundings};
 use crate::time::Nanos;
 
 /// A kernel whose end is observed later than this after its launch was possibly delayed by other
@@ -21,16 +21,22 @@ impl KernelQueue {
     pub(super) fn on_sample(&mut self, at: usize, sample: KernelSample) {
         let session = &mut self.sessions[at];
         let id = session.id;
+        for counters in [&mut self.counters, &mut session.counters] {
+            counters.samples += 1;
+        }
         session.sampled = Some((sample.kernel, sample.took));
         let profile = &mut self.tasks[session.task].profile;
-        // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
-        let is_alone = session.role.is_holder() && session.filled_until < self.now;
-        match session.recorder.add_sample(profile, sample, is_alone) {
+        let is_holder = session.role.is_holder();
+        let is_disturbed = if is_holder {
+            // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
+            session.filled_until >= self.now
+        } else {
+            let is_it = |run: &RunningKernel| run.session == id && run.kernel == sample.kernel;
+            self.running.iter().any(|run| is_it(run) && run.holder_returned_at.is_some())
+        };
+        let around = SampleSurroundings { is_holder, is_disturbed };
+        match session.recorder.add_sample(profile, sample, around) {
             SampleOutcome::Noted => {}
-            SampleOutcome::Measured => {
-                self.actions.push(QueueAction::Measured { session: id });
-                self.assign_roles();
-            }
             SampleOutcome::Drifted(kernel) => {
                 session.counters.drifts += 1;
                 self.counters.drifts += 1;
@@ -39,6 +45,18 @@ impl KernelQueue {
             }
         }
         self.predict_waiting(at, sample.kernel);
+    }
+
+    /// Counts a launch of a holder that is measured. The stage ends by launches and time, because samples may be few.
+    pub(super) fn count_measured_launch(&mut self, at: usize, kernel: KernelIndex) {
+        let (task, now) = (self.sessions[at].task, self.now);
+        for counters in [&mut self.counters, &mut self.sessions[at].counters] {
+            counters.measuring_launches += 1;
+        }
+        if self.tasks[task].profile.count_launch(kernel, now) {
+            self.actions.push(QueueAction::Measured { session: self.sessions[at].id });
+            self.assign_roles();
+        }
     }
 
     /// Returns the run time of the kernel that a session launched last, if its sample arrived

@@ -34,6 +34,7 @@ pub fn measure(program: &SimulatedProgram, seed: u64, noise: TimeNoise) -> (Task
         queue.step(QueueEvent::Define { session, kernel }, Nanos::ZERO);
     }
     let mut course = ProgramCourse::new(program.clone(), seed, noise);
+    let mut launches = 0;
     let (mut host, mut device, mut tasks) = (Nanos::ZERO, Nanos::ZERO, 0);
     let (mut before, mut last): (Option<KernelIndex>, Option<(KernelIndex, Nanos)>) = (None, None);
     loop {
@@ -41,7 +42,12 @@ pub fn measure(program: &SimulatedProgram, seed: u64, noise: TimeNoise) -> (Task
         let start = host.max(device);
         if let Some((kernel, took)) = last.take() {
             let sample = KernelSample { kernel, before, took, gap: Some(start.minus(device)) };
-            let actions = queue.step(QueueEvent::Sample { session, sample }, start);
+            queue.step(QueueEvent::Sample { session, sample }, start);
+            let next = KernelIndex::new(launch.kernel);
+            launches += 1;
+            let event =
+                QueueEvent::Launch { session, launch: launches, kernel: next, count: launches };
+            let actions = queue.step(event, start);
             if actions.iter().any(|action| matches!(action, QueueAction::Measured { .. })) {
                 return (queue.profile(&key).cloned().unwrap_or_default(), tasks);
             }

@@ -119,7 +119,12 @@ impl CudaDriver {
 
     /// Keeps the calling thread busy until a launch has taken as long as a driver's.
     pub fn spend_launch_cost(&self, began: u64) {
-        let cost = nanos(self.settings.launch_cost);
+        self.spend(began, self.settings.launch_cost);
+    }
+
+    /// Keeps the calling thread busy until so much time has passed since the call began.
+    pub fn spend(&self, began: u64, cost: Duration) {
+        let cost = nanos(cost);
         if self.settings.virtual_time {
             self.virtual_now.fetch_add(cost, Ordering::AcqRel);
             return;

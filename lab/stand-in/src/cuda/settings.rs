@@ -19,6 +19,8 @@ pub struct CudaSettings {
     pub rules: DeviceRules,
     /// Minimum time that a launch keeps its thread busy.
     pub launch_cost: Duration,
+    /// Minimum time that recording an event keeps its thread busy.
+    pub record_cost: Duration,
     /// Time from a launch to the earliest start of its kernel, in nanoseconds.
     pub launch_to_start: u64,
     /// Memory that a context takes for itself, in bytes.
@@ -97,6 +99,11 @@ impl CudaSettings {
             launch_cost: Duration::from_nanos(number(
                 "TESSERA_SIM_CUDA_LAUNCH_NS",
                 4_500,
+                1_000_000_000,
+            )?),
+            record_cost: Duration::from_nanos(number(
+                "TESSERA_SIM_CUDA_RECORD_NS",
+                2_500,
                 1_000_000_000,
             )?),
             launch_to_start: number("TESSERA_SIM_CUDA_START_NS", 3_000, 1_000_000_000)?,

@@ -91,6 +91,7 @@ fn record(call: &GateCall, event: H, stream: H) -> CallResult {
     if let PutOutcome::Queued { lane, seq } = put {
         call.driver.world().events.get_mut(event)?.place = Some((lane, seq));
     }
+    call.driver.spend(call.began, call.driver.settings.record_cost);
     Ok(())
 }
 
