@@ -284,7 +284,7 @@ fn a_batch_is_planned_however_long_its_jobs_have_waited() {
     assert!(reserved.count() > 8, "{:?}", short(&view, &decided));
 }
 
-/// A plan for such a batch was once searched for ever, or until the round's budget was used up.
+/// A plan for such a batch was once searched without an end, or until the round's budget was used up.
 #[test]
 fn a_batch_that_fits_no_gpu_of_two_models_is_decided_about() {
     let stuck = a100(&[("1g.5gb", 6, InstanceState::Stuck)]);
