@@ -97,10 +97,13 @@ async fn a_task_without_profile_is_measured_and_its_profile_is_reported_once() {
     let (index, sk, measure) = shim.define(0).await;
     assert_eq!((sk, measure), (None, true));
 
-    shim.send(vec![Shim::sample(index, 200, 900); 150]).await;
+    // The stage counts launches, and there are as many samples of them.
+    for launch in 0..150 {
+        shim.launch(launch, index, None).await;
+        shim.send(vec![Shim::sample(index, 200, 900)]).await;
+    }
 
-    // The end of the measuring stage comes first: until then its launches are measured.
-    shim.await_role(Role::Free).await;
+    // A certain kernel is not measured any more. The stage itself ends by launches.
     shim.await_frame(|frame| match frame {
         ToShim::Known { kernel, sk: Some(sk), measure: false } => {
             assert_eq!((kernel, sk), (index, Nanos::from_micros(200)));
@@ -109,6 +112,7 @@ async fn a_task_without_profile_is_measured_and_its_profile_is_reported_once() {
         _ => None,
     })
     .await;
+    shim.await_role(Role::Free).await;
     let KernelEvent::Learned { task, learned } = rig.event().await else { panic!() };
     assert_eq!(task, attempt.task);
     let known = &learned.added.kernels()[0];

@@ -245,7 +245,7 @@ def fills(part, cluster):
     attempts = shown.get("attempt_list") or find(shown, "attempt_list") or []
     part.check("out of memory is recognised, and no size is tried twice",
                [attempt["state"] for attempt in attempts] == ["out_of_memory"] and find(shown, "state") == "failed",
-               report=cluster.report(job), attempts=attempts, reason=find(shown, "reason"))
+               report=cluster.report(job), attempts=attempts, ended=find(shown, "reason"))
 
 
 def shares(part, cluster, how, priorities):
