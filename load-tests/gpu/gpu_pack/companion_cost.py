@@ -15,18 +15,19 @@ import torch
 from . import models
 
 
-def companion():
-    """Returns the process' companion: the hook that it registered is a method of it."""
-    from torch.optim import optimizer
-
-    hooks = list(optimizer._global_optimizer_post_hooks.values())
-    (found,) = [hook.__self__ for hook in hooks if type(hook.__self__).__name__ == "_Companion"]
+def companion(hooks):
+    """Returns the key of the companion's hook, and the companion: the hook is a method of it."""
+    (found,) = [
+        (key, hook.__self__) for key, hook in hooks.items()
+        if type(getattr(hook, "__self__", None)).__name__ == "_Companion"
+    ]
     return found
 
 
 def main():
     rounds = int(sys.argv[1])
-    of_process = companion()
+    hooks = torch.optim.optimizer._global_optimizer_post_hooks
+    key, of_process = companion(hooks)
     net, _ = models.network("resnet50")
     net.train()
     batch = torch.rand(8, 3, 128, 128, device="cuda")
@@ -48,22 +49,15 @@ def main():
     for _ in range(3):
         block()
     with_it, without = [], []
-    own_step = of_process.stepped
-    from torch.optim import optimizer as hooks
-
-    (key,) = [
-        key for key, hook in hooks._global_optimizer_post_hooks.items()
-        if type(getattr(hook, "__self__", None)).__name__ == "_Companion"
-    ]
     for _ in range(rounds):
         with_it.append(block())
-        kept = hooks._global_optimizer_post_hooks.pop(key)
+        kept = hooks.pop(key)
         without.append(block())
-        hooks._global_optimizer_post_hooks[key] = kept
+        hooks[key] = kept
     of_process.last_report = time.monotonic() + 3600
     begun = time.perf_counter()
     for _ in range(100_000):
-        own_step()
+        of_process.stepped()
     step_us = (time.perf_counter() - begun) * 10
     reports = []
     for _ in range(300):

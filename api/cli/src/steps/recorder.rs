@@ -27,6 +27,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a step has run when its start is reported.
 const LISTED_AFTER: Duration = Duration::from_millis(200);
 
+/// Longest name that the controller accepts, in bytes.
+const NAME_BYTES_MAX: usize = 256;
+
 /// The variable with the number of the attempt.
 const ATTEMPT: &str = "TESSERA_ATTEMPT_ID";
 
@@ -92,13 +95,31 @@ impl StepRecorder {
 
 /// Returns a step's name: that of its program, unless its user gives one.
 fn name_of(plan: &StepPlan) -> String {
-    if let Some(named) = plan.named.get("SLURM_JOB_NAME") {
-        return named.clone();
-    }
     let program = plan.programs.first().and_then(|words| words.first());
     let program = program.map_or("", String::as_str);
-    Path::new(program).file_name().map_or_else(
-        || program.to_owned(),
-        |name| name.to_string_lossy().chars().filter(|letter| !letter.is_control()).collect(),
-    )
+    let file = Path::new(program).file_name().map(|name| name.to_string_lossy().into_owned());
+    let own = file.unwrap_or_else(|| program.to_owned());
+    reportable(plan.named.get("SLURM_JOB_NAME").unwrap_or(&own))
+}
+
+/// Returns the part of a name that the controller accepts: a step with an unusual name is accounted for, too.
+fn reportable(name: &str) -> String {
+    let plain: String = name.chars().filter(|letter| !letter.is_control()).collect();
+    match plain[..plain.floor_char_boundary(NAME_BYTES_MAX)].trim() {
+        "" => "step".to_owned(),
+        kept => kept.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_becomes_one_that_the_controller_accepts() {
+        assert_eq!(reportable("train"), "train");
+        assert_eq!(reportable("a\nb"), "ab");
+        assert_eq!(reportable("\t"), "step");
+        assert_eq!(reportable(&"\u{e9}".repeat(200)).len(), NAME_BYTES_MAX);
+    }
 }
