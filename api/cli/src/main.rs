@@ -35,6 +35,7 @@ mod memory_curve;
 mod mig;
 mod node;
 mod operator;
+mod own_program;
 mod power_cap;
 mod predictions;
 mod queue;
@@ -234,17 +235,19 @@ enum CliCommand {
 
 /// Runs the command that the process was started with.
 fn main() -> ExitCode {
-    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let mut arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if let Some(code) = steps::become_program(&arguments) {
         return ExitCode::from(code);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    if let (Some(command), Ok(runtime)) =
-        (arguments.first().and_then(SlurmCommand::called_as), &runtime)
-    {
+    let called_as = match own_program::is_plain(&mut arguments) {
+        true => None,
+        false => arguments.first().and_then(SlurmCommand::called_as),
+    };
+    if let (Some(command), Ok(runtime)) = (called_as, &runtime) {
         return ExitCode::from(runtime.block_on(slurm::run(command, arguments)));
     }
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(arguments);
     let done = match runtime {
         Ok(runtime) => runtime.block_on(run(cli)),
         Err(refused) => Err(CommandFailure::from(refused)),

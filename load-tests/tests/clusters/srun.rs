@@ -84,6 +84,20 @@ fn srun_outside_of_a_job_starts_several_processes_with_their_gpus() {
 }
 
 #[test]
+fn a_copy_of_the_program_that_is_called_srun_starts_steps_like_a_link() {
+    let rig = Rig::new();
+    let copy = rig.cluster.scratch().join("srun");
+    std::fs::copy(programs().path("tessera"), &copy).unwrap();
+
+    let line = format!("{} -l sh -c 'echo rank $SLURM_PROCID'", copy.display());
+    let (code, text) = rig.batch(&["--ntasks=2"], &line);
+
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!((code, lines), (0, vec!["0: rank 0", "1: rank 1"]), "{text}");
+}
+
+#[test]
 fn srun_that_is_interrupted_cancels_its_job() {
     let rig = Rig::new();
     let started = rig.cluster.scratch().join("started");

@@ -11,6 +11,7 @@ use clap::{ArgAction, Args, Parser};
 
 use super::{Done, SlurmFailure};
 use crate::failure::CommandFailure;
+use crate::own_program;
 use crate::session::CommandSession;
 use crate::steps::{self, Allocation, StepOptions};
 
@@ -101,8 +102,7 @@ impl Sbcast {
             let path = path.to_str().map(str::to_owned);
             path.ok_or_else(|| message("a name is not valid UTF-8".to_owned()))
         };
-        let program = text(&std::env::current_exe().map_err(CommandFailure::from)?)?;
-        let mut words = vec![program, COMMAND.to_owned()];
+        let mut words = own_program::words(COMMAND).map_err(CommandFailure::from)?;
         words.push(format!("--mode={}", facts.permissions().mode() & 0o7777));
         words.push(format!("--bytes={}", facts.len()));
         words.extend(self.preserve.then(|| format!("--modified={}", facts.mtime())));

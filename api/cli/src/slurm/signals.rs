@@ -14,6 +14,7 @@ use tessera_model::{JobId, JobRef};
 use super::SlurmFailure;
 use crate::failure::CommandFailure;
 use crate::interactive::{Conversation, LocalInput, OwnOutput, SessionEnd};
+use crate::own_program;
 use crate::session::CommandSession;
 
 /// How often a job that is being started is looked at: for half a minute.
@@ -103,13 +104,9 @@ async fn send_one(
     signal: i32,
     target: SignalTarget,
 ) -> Result<u8, SlurmFailure> {
-    let program = std::env::current_exe().map_err(CommandFailure::from)?;
-    let program = program.to_string_lossy().into_owned();
-    let words = [COMMAND, &signal.to_string(), target.word()].map(str::to_owned);
-    let opening = SessionOpening {
-        program: std::iter::once(program).chain(words).collect(),
-        ..SessionOpening::default()
-    };
+    let mut program = own_program::words(COMMAND).map_err(CommandFailure::from)?;
+    program.extend([signal.to_string(), target.word().to_owned()]);
+    let opening = SessionOpening { program, ..SessionOpening::default() };
     let name = (JobRef::Job(JobId::from_number(record.id)), uuid::Uuid::new_v4().to_string());
     let client = session.client.clone();
     let conversation = Conversation::new(client, name, opening, LocalInput::none());

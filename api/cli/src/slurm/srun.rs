@@ -15,6 +15,7 @@ use crate::container_options::ContainerOptions;
 use crate::failure::CommandFailure;
 use crate::interactive::{InteractiveJob, LocalInput, OwnOutput, execute};
 use crate::logs::copy_output;
+use crate::own_program;
 use crate::session::CommandSession;
 use crate::steps::{self, Allocation, MPI_LIST, StepMpi, StepOptions, UnusedStepOptions};
 use crate::submit::{
@@ -136,8 +137,7 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
     let quiet = line.quiet;
     let pty = line.unused.has_terminal();
     let around = SubmitContext::find(SubmitDialect::Slurm(VariablePrefix::Srun))?;
-    let program = std::env::current_exe()?;
-    let (prepared, has_file) = line.prepare(&program.to_string_lossy(), &around)?;
+    let (prepared, has_file) = line.prepare(own_program::words("step")?, &around)?;
     let session = connect()?;
     if !quiet {
         prepared.warnings.iter().for_each(|warning| eprintln!("srun: warning: {warning}"));
@@ -243,7 +243,7 @@ impl SrunJob {
     /// to a file.
     fn prepare(
         mut self,
-        tessera: &str,
+        step: Vec<String>,
         around: &SubmitContext,
     ) -> Result<(PreparedSubmit, bool), CommandFailure> {
         let Some(name) = self.program.first().cloned() else {
@@ -252,7 +252,7 @@ impl SrunJob {
         let is_step = self.tasks() > 1 || self.label || self.multi_prog;
         let mut words = Vec::new();
         if is_step {
-            words = [tessera, "step"].map(str::to_owned).to_vec();
+            words = step;
             words.extend(self.step_words());
             words.push("--".to_owned());
             // Each process has its own container; the step that starts them runs on the node.
@@ -333,7 +333,7 @@ mod tests {
     fn prepared(words: &[&str]) -> (PreparedSubmit, bool) {
         let words = [&["srun"], words].concat().into_iter().map(OsString::from).collect();
         let line: SrunJob = parse(words).unwrap();
-        line.prepare("/usr/bin/tessera", &around()).unwrap()
+        line.prepare(vec!["/usr/bin/tessera".to_owned(), "step".to_owned()], &around()).unwrap()
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::times::long_span;
 use super::{Done, SlurmFailure, VERSION, connect, words, write_out};
 use crate::failure::CommandFailure;
 use crate::interactive::{Collected, Conversation, LocalInput, SessionEnd};
+use crate::own_program;
 use crate::session::CommandSession;
 
 /// The command of this program that lists a job's processes, inside of the job.
@@ -183,11 +184,8 @@ async fn processes_of(
     session: &CommandSession,
     record: &JobRecord,
 ) -> Result<Vec<JobProcess>, SlurmFailure> {
-    let program = std::env::current_exe().map_err(CommandFailure::from)?;
-    let opening = SessionOpening {
-        program: vec![program.to_string_lossy().into_owned(), COMMAND.to_owned()],
-        ..SessionOpening::default()
-    };
+    let program = own_program::words(COMMAND).map_err(CommandFailure::from)?;
+    let opening = SessionOpening { program, ..SessionOpening::default() };
     let name = (JobRef::Job(JobId::from_number(record.id)), uuid::Uuid::new_v4().to_string());
     let mut printed = Collected::default();
     let talk = Conversation::new(session.client.clone(), name, opening, LocalInput::none());

@@ -15,6 +15,7 @@ use super::transport::{client, member_on};
 use super::{Allocation, StepPlan};
 use crate::failure::CommandFailure;
 use crate::interactive::execute;
+use crate::own_program;
 
 /// The command of this program that becomes the process.
 const COMMAND: &str = "step-terminal";
@@ -47,8 +48,8 @@ pub async fn run_there(
         pmi: false,
     };
     let order = serde_json::to_string(&order).map_err(std::io::Error::from)?;
-    let program = std::env::current_exe()?.to_string_lossy().into_owned();
-    let words = vec![program, COMMAND.to_owned(), order];
+    let mut words = own_program::words(COMMAND)?;
+    words.push(order);
     execute(&client(allocation)?, job, words, true).await
 }
 

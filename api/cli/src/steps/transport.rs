@@ -21,6 +21,7 @@ use super::exchange::{FromPart, MessageBuffer, ToPart};
 use crate::connection::{Connection, Given};
 use crate::failure::CommandFailure;
 use crate::interactive::{Conversation, LocalInput, Output, SessionEnd};
+use crate::own_program;
 use crate::session::CommandSession;
 
 /// Largest piece of a message on its way to another node.
@@ -61,8 +62,8 @@ impl PartLink {
 ///
 /// This program can't be started.
 pub fn connect_here(to: Connected, facts: &StepFacts) -> Result<PartLink, CommandFailure> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("step-part").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut command = Command::from(own_program::command("step-part")?);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Signals to the steps of the job come to it: by this variable they are found.
     command.env("SLURM_STEP_ID", facts.number.to_string()).process_group(0);
     let mut child = command.spawn()?;
@@ -105,11 +106,8 @@ pub fn connect_there(
 ) -> Result<PartLink, CommandFailure> {
     let job = member_on(node, allocation)?;
     let client = client(allocation)?;
-    let program = std::env::current_exe()?.to_string_lossy().into_owned();
-    let opening = SessionOpening {
-        program: vec![program, "step-part".to_owned()],
-        ..SessionOpening::default()
-    };
+    let program = own_program::words("step-part")?;
+    let opening = SessionOpening { program, ..SessionOpening::default() };
     let (pieces, mut waiting) = mpsc::unbounded_channel::<Vec<u8>>();
     let (input, received) = mpsc::channel(WAITING);
     tokio::spawn(async move {

@@ -6,11 +6,13 @@
 use std::collections::HashSet;
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::own_program;
 
 /// How long processes have for their end.
 const GRACE: Duration = Duration::from_secs(3);
@@ -28,8 +30,8 @@ impl StepWatch {
     ///
     /// This program can't be started.
     pub fn start() -> io::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("step-watch").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut command = own_program::command("step-watch")?;
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // A signal to the caller's group must not end it.
         Ok(Self(command.process_group(0).spawn()?.stdin.take()))
     }
