@@ -125,4 +125,10 @@ fn a_round_considers_the_jobs_of_every_user_however_many_another_user_has() {
     assert_eq!(shown.len(), 5_000);
     assert_eq!(shown.iter().filter(|job| &*job.user == "bob").count(), 3);
     assert!(shown.is_sorted_by_key(|job| job.key()));
+
+    // Of equal jobs only those that could start in one round are decided about.
+    let distinct = cluster.list_distinct(5_000, &std::collections::BTreeMap::new());
+    assert_eq!(distinct.listed.iter().filter(|job| &*job.user == "ada").count(), 256);
+    assert_eq!(distinct.listed.iter().filter(|job| &*job.user == "bob").count(), 3);
+    assert_eq!(distinct.unlisted, 5_000 - 259);
 }

@@ -32,6 +32,8 @@ pub(crate) struct ClusterForecast<'c> {
     pub(crate) jobs: RefCell<HashMap<JobId, KnownJob<'c>>>,
     /// A cache of their facts, which need several predictions and don't change within a round.
     pub(crate) facts: RefCell<HashMap<JobId, JobFacts>>,
+    /// How many jobs wait that the round does not list.
+    pub(crate) unlisted: usize,
     /// When the search for better placements began, by the stopwatch.
     pub(crate) improves: Cell<Option<Duration>>,
 }
@@ -74,6 +76,10 @@ impl JobTable for ClusterForecast<'_> {
 
     fn migration_price(&self, job: JobId) -> Option<Millis> {
         self.price_of_migration(&self.known(job)?)
+    }
+
+    fn unlisted(&self) -> usize {
+        self.unlisted
     }
 
     fn may_preempt(&self, job: JobId) -> bool {
@@ -163,6 +169,7 @@ impl<'c> ClusterForecast<'c> {
             accounts: RefCell::default(),
             jobs: RefCell::default(),
             facts: RefCell::default(),
+            unlisted: 0,
             improves: Cell::default(),
         }
     }

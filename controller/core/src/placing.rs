@@ -9,7 +9,7 @@ use crate::rows::transitions::WaitReasonRow;
 use crate::state::ClusterState;
 use crate::state::planner::Planner;
 use crate::state::predictions::Predictions;
-use crate::state::queue::JobQueue;
+use crate::state::queue::{JobQueue, WaitingJob};
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
 use tessera_placement::record::{PendingRecord, RoundInput};
@@ -117,7 +117,7 @@ impl ClusterState {
         gated.filter_map(|waiting| Some((waiting.job.id, gate.bars(waiting)?))).collect()
     }
 
-    /// Runs the policy for the head of the queue, and records its inputs and decisions.
+    /// Runs the policy for the listed jobs, and records its inputs and decisions.
     fn run_policy(
         &self,
         view: &ClusterView,
@@ -128,14 +128,14 @@ impl ClusterState {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
         };
-        let queue = self.list_candidates(look_at, barred);
-        let forecast = ClusterForecast::new(self, now);
+        let Candidates { listed, unlisted } = self.list_distinct(look_at, barred);
+        let forecast = ClusterForecast { unlisted, ..ClusterForecast::new(self, now) };
         let answers = self.planner.recorder.record_answers(forecast.knowledge(), view, now);
         let policy = self.planner.policy.as_ref();
-        let mut candidates = queue.iter().copied();
+        let mut candidates = listed.iter().copied();
         let decisions =
             decide_round(policy, view, answers.knowledge(), &mut candidates, now, STARTS_MAX);
-        let input = RoundInput { cluster: view, queue: &queue, now, starts_max: STARTS_MAX };
+        let input = RoundInput { cluster: view, queue: &listed, now, starts_max: STARTS_MAX };
         let record = self.planner.recorder.prepare_record(policy, input, answers, &decisions);
         (decisions, record)
     }
@@ -155,11 +155,39 @@ impl ClusterState {
         most: usize,
         barred: &BTreeMap<JobId, WaitReason>,
     ) -> Vec<&QueuedJob> {
-        let open = |job: &&QueuedJob| {
-            !self.migrations.has_kept_placement(job.id) && !barred.contains_key(&job.id)
+        self.list_waiting(most, barred).into_iter().map(|waiting| &waiting.job).collect()
+    }
+
+    /// Returns the same jobs, but of equal ones in succession only the first [`STARTS_MAX`]. No more can start in
+    /// one round, and an earlier one would start instead of any of the others. So a round's time depends on how
+    /// many different jobs wait, and not on the length of an array.
+    pub(crate) fn list_distinct(
+        &self,
+        most: usize,
+        barred: &BTreeMap<JobId, WaitReason>,
+    ) -> Candidates<'_> {
+        let mut candidates = Candidates::default();
+        let (mut before, mut equal): (Option<&WaitingJob>, usize) = (None, 0);
+        for waiting in self.list_waiting(most, barred) {
+            equal = match before.replace(waiting) {
+                Some(before) if waiting.equals(before) => equal + 1,
+                _ => 0,
+            };
+            match equal < STARTS_MAX {
+                true => candidates.listed.push(&waiting.job),
+                false => candidates.unlisted += 1,
+            }
+        }
+        candidates
+    }
+
+    fn list_waiting(&self, most: usize, barred: &BTreeMap<JobId, WaitReason>) -> Vec<&WaitingJob> {
+        let open = |waiting: &&WaitingJob| {
+            !self.migrations.has_kept_placement(waiting.job.id)
+                && !barred.contains_key(&waiting.job.id)
         };
         if !self.is_fair_share_on() || self.queue.waiting.len() <= most {
-            let waiting = self.queue.waiting.values().map(|waiting| &waiting.job);
+            let waiting = self.queue.waiting.values();
             // Without such jobs, which is the rule, no job is looked at.
             return match barred.is_empty() && !self.migrations.has_kept_placements() {
                 true => waiting.take(most).collect(),
@@ -177,8 +205,7 @@ impl ClusterState {
             left -= part;
         }
         keys.sort_unstable();
-        let waiting = keys.iter().filter_map(|key| self.queue.waiting.get(key));
-        waiting.map(|waiting| &waiting.job).filter(open).collect()
+        keys.iter().filter_map(|key| self.queue.waiting.get(key)).filter(open).collect()
     }
 
     /// Returns the reasons of jobs that wait for kept placements.
@@ -200,6 +227,15 @@ impl ClusterState {
             ..Explanation::default()
         }
     }
+}
+
+/// The waiting jobs that a round considers.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates<'q> {
+    /// In the order of service.
+    pub(crate) listed: Vec<&'q QueuedJob>,
+    /// How many others equal a listed one ahead of them.
+    pub(crate) unlisted: usize,
 }
 
 /// Remembers the requests of jobs that the policy left in the queue. If it may have left some for

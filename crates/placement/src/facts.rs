@@ -117,6 +117,12 @@ pub trait JobTable {
         self.facts(job).migration_price
     }
 
+    /// Returns how many more jobs wait than the round lists: each equals a listed one ahead of it, and so many of
+    /// those are listed that it could not start in this round. They count as demand.
+    fn unlisted(&self) -> usize {
+        0
+    }
+
     /// Returns whether a waiting job of the class `online` may send others back to the queue now. Policies request
     /// it of no other jobs.
     fn may_preempt(&self, _job: JobId) -> bool {

@@ -53,6 +53,19 @@ pub(crate) struct WaitingJob {
 }
 
 impl WaitingJob {
+    /// Returns whether a round can't tell it from a job that was submitted no later, except by its number.
+    pub(crate) fn equals(&self, before: &Self) -> bool {
+        let (job, other) = (&self.job, &before.job);
+        job.gang.is_none()
+            && other.gang.is_none()
+            && other.submitted <= job.submitted
+            && (self.done, self.own) == (before.done, before.own)
+            && (job.queue_rank, job.online) == (other.queue_rank, other.online)
+            && (&job.gpu, &job.user, &job.share) == (&other.gpu, &other.user, &other.share)
+            && (&job.auto, &job.place) == (&other.auto, &other.place)
+            && (Arc::ptr_eq(&self.facts, &before.facts) || self.facts == before.facts)
+    }
+
     /// Returns the index of its task in its array, from 0.
     pub(crate) fn place_in_array(&self) -> u32 {
         let first = self.array.unwrap_or(self.job.id).number();

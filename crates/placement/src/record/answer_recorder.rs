@@ -62,6 +62,12 @@ impl JobTable for AnswerRecorder<'_> {
         self.answer_once(|answers| &mut answers.facts, job, || self.knowledge.jobs.facts(job))
     }
 
+    fn unlisted(&self) -> usize {
+        let unlisted = self.knowledge.jobs.unlisted();
+        self.answers.borrow_mut().unlisted = unlisted;
+        unlisted
+    }
+
     fn may_preempt(&self, job: JobId) -> bool {
         self.answer_once(
             |answers| &mut answers.preempting,

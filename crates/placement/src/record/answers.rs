@@ -65,6 +65,8 @@ pub(super) struct Answers {
     /// Whether waiting jobs may send others back to the queue, and what that costs.
     pub(super) preempting: BTreeMap<JobId, bool>,
     pub(super) preemption_prices: BTreeMap<JobId, Option<PreemptionPrice>>,
+    /// How many more jobs wait than the round lists.
+    pub(super) unlisted: usize,
     /// Whether the round was allowed to continue searching, by the number of searches.
     pub(super) budget: BTreeMap<usize, bool>,
 }
@@ -119,6 +121,8 @@ pub struct NewAnswers {
     preempting: Vec<(JobId, bool)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     preemption_prices: Vec<(JobId, Option<PreemptionPrice>)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unlisted: Option<usize>,
 }
 
 impl Answers {
@@ -139,6 +143,7 @@ impl Answers {
             usage: changed(&before.usage, &self.usage, &Millis::ZERO),
             preempting: changed(&before.preempting, &self.preempting, &false),
             preemption_prices: changed(&before.preemption_prices, &self.preemption_prices, &None),
+            unlisted: (self.unlisted != before.unlisted).then_some(self.unlisted),
             ..NewAnswers::default()
         };
         let (nothing, unknown) = (RecordedRun::default(), JobFacts::default());
@@ -191,6 +196,7 @@ impl Answers {
         self.usage.extend(new.usage.iter().cloned());
         self.preempting.extend(new.preempting.iter().copied());
         self.preemption_prices.extend(new.preemption_prices.iter().copied());
+        self.unlisted = new.unlisted.unwrap_or(self.unlisted);
     }
 
     fn set<V: Clone>(&mut self, values: &[(JobId, V)], set: impl Fn(&mut JobFacts, V)) {

@@ -30,6 +30,10 @@ impl JobTable for RecordedAnswers<'_> {
         self.answers.facts.get(&job).cloned().unwrap_or_default()
     }
 
+    fn unlisted(&self) -> usize {
+        self.answers.unlisted
+    }
+
     fn may_preempt(&self, job: JobId) -> bool {
         self.answers.preempting.get(&job).copied().unwrap_or(false)
     }

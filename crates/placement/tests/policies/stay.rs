@@ -37,6 +37,8 @@ struct KnownFacts {
     users: BTreeMap<u64, &'static str>,
     /// The multiprocessors that first kernels needed in earlier attempts.
     multiprocessors: BTreeMap<u64, u16>,
+    /// How many more jobs wait than are listed.
+    unlisted: usize,
 }
 
 impl JobTable for KnownFacts {
@@ -57,6 +59,10 @@ impl JobTable for KnownFacts {
             deadline: self.deadlines.get(&job).map(|secs| NOW.plus(Millis::from_secs(*secs))),
             ..JobFacts::default()
         }
+    }
+
+    fn unlisted(&self) -> usize {
+        self.unlisted
     }
 
     fn account(&self, job: JobId) -> Option<Account> {
@@ -124,6 +130,50 @@ fn a_large_job_at_the_head_holds_up_no_job_that_fits_slices_it_does_not_need() {
     let held = held.unwrap();
     assert!(matches!(held, Decision::Wait { reason: WaitReason::Priority, .. }), "{held:?}");
     assert!(why(held).summary.contains("is reserved for job 1"), "{held:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// A controller lists as many of equal tasks as could start in one round, and says how many more there are.
+    #[test]
+    fn tasks_of_an_array_that_are_not_listed_change_nothing_else(
+        (before, after) in (prop::collection::vec(1_u64..=40, 0..6), prop::collection::vec(1_u64..=40, 0..6)),
+        (tasks, gpus, secs) in (257_u64..700, 1_usize..4, prop::option::of(60_u64..7_200)),
+    ) {
+        const LISTED: u64 = 256;
+        let view = cluster((0..gpus).map(|at| match at {
+            0 => partly_taken([9_000, 9_001, 9_002]),
+            _ => a100(&[]),
+        }));
+        let sizes = before.iter().copied().chain((0..tasks).map(|_| 4)).chain(after);
+        let mut jobs = queue(sizes.map(gib));
+        just_now(&mut jobs);
+        let first = u64::try_from(before.len()).unwrap() + 1;
+        let last = first + tasks - 1;
+        let times = (first..=last).filter_map(|job| Some((job, secs?))).collect();
+        let all = KnownFacts { times, ..KnownFacts::default() };
+
+        let of_all = decide_round_of(&all, &view, &jobs);
+        let unlisted = usize::try_from(tasks - LISTED).unwrap();
+        jobs.retain(|job| !(first + LISTED..=last).contains(&job.id.number()));
+        let of_listed = decide_round_of(&KnownFacts { unlisted, ..all }, &view, &jobs);
+
+        let starts = |decided: &[Decision]| -> Vec<_> {
+            let start = |one: &Decision| match one {
+                Decision::Start { job, place, .. } => Some((*job, place.gpu.clone(), place.slot)),
+                Decision::Wait { .. } | Decision::Reshape { .. } | Decision::Preempt { .. } => None,
+            };
+            decided.iter().filter_map(start).collect()
+        };
+        prop_assert_eq!(starts(&of_all), starts(&of_listed));
+    }
+}
+
+/// Decides a round as a controller does.
+fn decide_round_of(known: &KnownFacts, view: &ClusterView, jobs: &[QueuedJob]) -> Vec<Decision> {
+    let policy = by_name("tessera").unwrap();
+    decide_round(&*policy, view, Knowledge::of(known), &mut jobs.iter(), NOW, 256)
 }
 
 #[test]

@@ -502,6 +502,10 @@ impl SlicePreference for Known<'_> {
 }
 
 impl JobTable for Known<'_> {
+    fn unlisted(&self) -> usize {
+        self.knowledge.jobs.unlisted()
+    }
+
     fn since(&self, job: JobId) -> Option<Millis> {
         self.knowledge.jobs.since(job)
     }

@@ -226,9 +226,10 @@ impl<'c> StayRound<'c> {
 
     fn run(&mut self, queue: &[&QueuedJob], starts_max: usize) {
         let (ordered, rest) = queue.split_at(queue.len().min(ORDERED_MAX));
-        let waiting = queue.len();
+        let unlisted = self.knowledge.jobs.unlisted();
+        let waiting = queue.len() + unlisted;
         let timed: Vec<TimedJob<'_>> = ordered.iter().map(|job| self.timed(job, waiting)).collect();
-        self.horizon = self.look_ahead(&timed, rest.len());
+        self.horizon = self.look_ahead(&timed, rest.len() + unlisted);
         if rest.is_empty() && self.run_planned(&timed, starts_max) {
             return;
         }
