@@ -239,9 +239,7 @@ fn main() -> ExitCode {
         return ExitCode::from(code);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    if let (Some(command), Ok(runtime)) =
-        (arguments.first().and_then(SlurmCommand::called_as), &runtime)
-    {
+    if let (Some(command), Ok(runtime)) = (SlurmCommand::of_line(&arguments), &runtime) {
         return ExitCode::from(runtime.block_on(slurm::run(command, arguments)));
     }
     let cli = Cli::parse();

@@ -91,6 +91,16 @@ pub enum SlurmCommand {
     Sstat,
 }
 
+/// Hidden commands for which the program starts itself on the nodes of a job.
+const OWN_VERBS: [&str; 6] = [
+    "step-part",
+    "step-terminal",
+    "step-watch",
+    "signal-processes",
+    "job-processes",
+    "receive-file",
+];
+
 impl SlurmCommand {
     /// Every command.
     pub const ALL: [Self; 16] = [
@@ -135,9 +145,17 @@ impl SlurmCommand {
     }
 
     /// Returns the command that a program was called as.
-    pub fn called_as(program: &OsString) -> Option<Self> {
+    fn called_as(program: &OsString) -> Option<Self> {
         let name = Path::new(program).file_name()?;
         Self::ALL.into_iter().find(|command| name == command.name())
+    }
+
+    /// Returns the command that a command line stands for. What this program calls itself for is none, even if it is a
+    /// copy with a command's name: a copy as `srun` would start itself without end.
+    pub fn of_line(arguments: &[OsString]) -> Option<Self> {
+        let verb = arguments.get(1);
+        let own = verb.is_some_and(|verb| OWN_VERBS.iter().any(|own| verb == own));
+        arguments.first().filter(|_| !own).and_then(Self::called_as)
     }
 
     /// The exit code for a wrong command line.
@@ -299,6 +317,20 @@ mod tests {
         assert_eq!(called("/usr/lib/tessera/slurm/squeue"), Some(SlurmCommand::Squeue));
         assert_eq!(called("sbatch"), Some(SlurmCommand::Sbatch));
         assert_eq!(called("/usr/bin/tessera"), None);
+    }
+
+    #[test]
+    fn a_copy_with_a_commands_name_does_not_take_the_programs_own_calls_for_it() {
+        let line = |words: &[&str]| {
+            SlurmCommand::of_line(&words.iter().map(OsString::from).collect::<Vec<_>>())
+        };
+
+        assert_eq!(line(&["/usr/bin/srun", "hostname"]), Some(SlurmCommand::Srun));
+        assert_eq!(line(&["/usr/bin/sinfo"]), Some(SlurmCommand::Sinfo));
+        for verb in OWN_VERBS {
+            assert_eq!(line(&["/usr/bin/srun", verb]), None, "{verb}");
+            assert!(crate::Cli::command().find_subcommand(verb).is_some(), "{verb}");
+        }
     }
 
     #[test]
