@@ -222,7 +222,7 @@ fn open_given(path: &Path, order: &Order) -> Result<File, PrepareError> {
 const LOOKS: u32 = 40;
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Tools such as submitit make the folder of their logs when `sbatch` has told them the job's number. An attempt may
+/// Tools such as submitit make the folder of their logs when `sbatch` has returned the job's number. An attempt may
 /// start before, and a network file system may show the folder later still.
 fn once_the_folder_exists<T>(
     mut open: impl FnMut() -> Result<T, OpenError>,

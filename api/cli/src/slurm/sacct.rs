@@ -350,8 +350,8 @@ fn in_unit(size: &str, unit: char) -> Option<String> {
     let power = |letter: char| letters.find(letter.to_ascii_uppercase());
     let (number, own) = size.split_at_checked(size.len().checked_sub(1)?)?;
     let kib = number.parse::<u128>().ok()? << (10 * power(own.chars().next()?)?);
-    let wanted = power(unit)?;
-    let hundredths = (kib * 100 + (1 << (10 * wanted)) / 2) >> (10 * wanted);
+    let requested = power(unit)?;
+    let hundredths = (kib * 100 + (1 << (10 * requested)) / 2) >> (10 * requested);
     Some(format!("{}.{:02}{}", hundredths / 100, hundredths % 100, unit.to_ascii_uppercase()))
 }
 
