@@ -33,6 +33,9 @@ QUEUES = [
 SIZES = [
     "--gres=gpu:1",
     "--gres=gpu",
+    # Sites count more than GPUs: their memory, or disks of nodes.
+    "--gres=gpu:1,vmem:10g",
+    "--gpus=1\n--gres=gpumem:24g",
     "--gpus=1",
     "-G 1",
     "--gpus-per-node=1",
@@ -62,6 +65,7 @@ REST = [
     "--export=ALL,WANDB_MODE=offline",
     "--array=0-2",
     "--array=1,3,7-9:2%2",
+    "--array=[0-2]%2",
     "--dependency=singleton",
     "--dependency=afterok:1\n--kill-on-invalid-dep=yes",
     "--begin=now+1",
@@ -112,6 +116,16 @@ BODIES = {
     "itself": (
         "script=$(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print $2}')\n"
         "test -f \"$script\" && python train.py --next \"$script\"\n"
+    ),
+    # An old spelling of --cpu-bind, and options that concern processors only.
+    "cores": "srun --cpu_bind=none,v --accel-bind=gn --threads-per-core=1 python -u train.py\n",
+    "login": (
+        "export NCCL_DEBUG=INFO PYTHONFAULTHANDLER=1\nsource ~/.bashrc || true\nexport WORLD_SIZE=$SLURM_NTASKS\n"
+        "srun --kill-on-bad-exit=1 --wait=0 -u python -u train.py\n"
+    ),
+    "launcher": (
+        "launcher=\"python -u -m torch.distributed.run --nproc_per_node 1 --nnodes $SLURM_NNODES\"\n"
+        "clear || true\nsrun --wait=60 --jobid $SLURM_JOB_ID -N1 -n1 bash -c \"$launcher --node_rank \\$SLURM_PROCID train.py\"\n"
     ),
     "packed": "seq 2 | xargs -P 2 -I{} srun -N1 -n1 --overlap python train.py --part {}\n",
 }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::order::{Order, Output, Program};
 use crate::paths::{NOWHERE, OpenError, open_output, open_twin};
@@ -196,7 +197,7 @@ fn open_outputs(
 /// Opens a file that the user named. A later attempt never empties what an earlier one wrote.
 fn open_given(path: &Path, order: &Order) -> Result<File, PrepareError> {
     let shown = path.display();
-    let opened = open_output(path).and_then(|mut file| {
+    let opened = once_the_folder_exists(|| open_output(path)).and_then(|mut file| {
         if !order.append {
             // The null device can't be emptied, and needn't be.
             let _ = file.set_len(0);
@@ -215,6 +216,26 @@ fn open_given(path: &Path, order: &Order) -> Result<File, PrepareError> {
             || format!("the output file can't be written: {shown}"),
         ),
     })
+}
+
+/// How often, and after which pause, a folder is looked for that does not exist: for two seconds.
+const LOOKS: u32 = 40;
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Tools such as submitit make the folder of their logs when `sbatch` has returned the job's number. An attempt may
+/// start before, and a network file system may show the folder later still.
+fn once_the_folder_exists<T>(
+    mut open: impl FnMut() -> Result<T, OpenError>,
+) -> Result<T, OpenError> {
+    for _ in 0..LOOKS {
+        match open() {
+            Err(OpenError::Refused(missing)) if missing.kind() == io::ErrorKind::NotFound => {
+                std::thread::sleep(LOOK_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 /// Makes the attempt's folder for temporary files, unless an earlier start made it.

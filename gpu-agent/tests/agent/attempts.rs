@@ -112,6 +112,21 @@ async fn what_cannot_be_launched_fails_with_the_reason() {
 }
 
 #[tokio::test]
+async fn the_folder_of_an_output_may_be_made_after_the_job_was_submitted() {
+    let mut stage = WholeGpuStage::start().await;
+    let folder = stage.cluster.folder.path().join("late");
+    let mut order = order(&stage.place, &["/bin/echo", "here"]);
+    order.run.output.stdout = Some(folder.join("out").display().to_string());
+
+    stage.session.launch(&order).await;
+    std::fs::create_dir(&folder).unwrap();
+    let record = stage.session.until_ended(order.attempt).await;
+
+    assert_eq!(record.outcome, Outcome::Succeeded, "{record:?}");
+    assert_eq!(std::fs::read_to_string(folder.join("out")).unwrap(), "here\n");
+}
+
+#[tokio::test]
 async fn a_stopped_program_gets_its_grace_and_then_is_killed() {
     let mut stage = WholeGpuStage::start().await;
     let polite =

@@ -98,7 +98,7 @@ impl Rig {
 /// each process of its steps.
 fn expected_calls(case: &str, text: &str) -> usize {
     let tasks = match () {
-        () if text.contains("--array=0-2") => 3,
+        () if text.contains("--array=0-2") || text.contains("--array=[0-2]%2") => 3,
         () if text.contains("--array=1,3,7-9:2%2") => 4,
         () => 1,
     };
@@ -113,7 +113,7 @@ fn expected_calls(case: &str, text: &str) -> usize {
         (None, None) => nodes,
     };
     match case.split_once('-').map(|(_, body)| body) {
-        Some("srun" | "label") => tasks * ranks,
+        Some("srun" | "label" | "cores" | "login") => tasks * ranks,
         Some("several" | "packed") => tasks * 2,
         _ => tasks,
     }

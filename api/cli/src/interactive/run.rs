@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use tessera_api_types::{InteractiveRequest, SessionOpening, SubmitRequest};
-use tessera_client::{ApiClient, JobVerb, MAIN_SESSION, RetryPatience, SubmitKey};
+use tessera_client::{
+    ApiClient, FollowMode, JobVerb, LogOutput, LogQuery, MAIN_SESSION, RetryPatience, SubmitKey,
+};
 use tessera_model::{JobId, JobRef};
 
 use super::conversation::{Conversation, Output, OwnOutput, SessionEnd};
@@ -13,6 +15,7 @@ use super::input::LocalInput;
 use super::terminal::{exported, local_size};
 use crate::array_wait::{is_over, wait_for};
 use crate::failure::CommandFailure;
+use crate::logs::copy_output;
 use crate::session::CommandSession;
 use crate::submit::{JobSource, SlurmOptions, SubmitContext, SubmitDialect, with_option_names};
 use crate::wait::worst;
@@ -162,7 +165,16 @@ impl InteractiveJob {
             Err(failed) => match session.client.job(job).await {
                 // It ended before a client could connect.
                 Ok(found) if is_over(&found.job) => {
-                    if let Some(name) = self.notes {
+                    let all = LogQuery {
+                        stream: LogOutput::Stdout,
+                        attempt: Some(found.job.attempts),
+                        offset: 0,
+                        follow: FollowMode::UntilEnd,
+                    };
+                    // What a program has written is kept, unless it never started.
+                    let shown = found.job.exit_code.is_some()
+                        && copy_output(&session.client, job, all).await.is_ok();
+                    if let Some(name) = self.notes.filter(|_| !shown) {
                         eprintln!("{name}: {failed}");
                     }
                     Ok(worst(&[found.job]))

@@ -267,7 +267,10 @@ const SET: &[(&str, &str)] = &[
     ("SLURM_SUBMIT_HOST", "where the job was submitted"),
     ("SLURM_TASKS_PER_NODE", "tasks on each node, such as `2,1`"),
     ("SLURM_TASK_PID", "the number of the script's process, or of a step's"),
-    ("SLURM_THREADS_PER_CORE", "of `--threads-per-core`, and 1 of `--hint=nomultithread`"),
+    (
+        "SLURM_THREADS_PER_CORE",
+        "of `--threads-per-core` of the job or the step, and 1 of `--hint=nomultithread`",
+    ),
     ("SLURM_TOPOLOGY_ADDR", "the node's name"),
     ("SLURM_TOPOLOGY_ADDR_PATTERN", "`node`"),
     ("SLURM_UMASK", "in steps"),

@@ -98,9 +98,9 @@ pub struct Sacct {
     /// Accepted: times are shown in full
     #[arg(short = 'T', long)]
     truncate: bool,
-    /// Accepted: sizes have Slurm's units
+    /// Unit of sizes: K, M, G, T or P; by default each has one that fits
     #[arg(long, value_name = "UNIT")]
-    units: Option<String>,
+    units: Option<char>,
     /// Accepted
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
@@ -328,11 +328,31 @@ impl Sacct {
             }
         }
         for line in lines {
-            let of = |(column, width): &Cell| padded(&(column.cell)(line), *width);
+            let of = |(column, width): &Cell| {
+                let cell = (column.cell)(line);
+                let unit = self.units.filter(|_| SIZES.contains(&column.heading));
+                let converted = unit.and_then(|unit| in_unit(&cell, unit));
+                padded(&converted.unwrap_or(cell), *width)
+            };
             text += &join(cells.iter().map(of).collect());
         }
         text
     }
+}
+
+/// Columns whose unit can be chosen.
+const SIZES: [&str; 5] = ["AveRSS", "AveVMSize", "MaxRSS", "MaxVMSize", "ReqMem"];
+
+/// Returns a size such as `26076K` in another unit, with two digits as Slurm prints it; `None` if it is no size, or there
+/// is no such unit.
+fn in_unit(size: &str, unit: char) -> Option<String> {
+    let letters = "KMGTP";
+    let power = |letter: char| letters.find(letter.to_ascii_uppercase());
+    let (number, own) = size.split_at_checked(size.len().checked_sub(1)?)?;
+    let kib = number.parse::<u128>().ok()? << (10 * power(own.chars().next()?)?);
+    let requested = power(unit)?;
+    let hundredths = (kib * 100 + (1 << (10 * requested)) / 2) >> (10 * requested);
+    Some(format!("{}.{:02}{}", hundredths / 100, hundredths % 100, unit.to_ascii_uppercase()))
 }
 
 /// Pads a cell; one that is cut ends in `+`, as Slurm's does.
@@ -784,6 +804,21 @@ fn to_json(line: &Line) -> serde_json::Value {
 mod tests {
     use super::super::job::samples::{record, records};
     use super::*;
+
+    #[test]
+    fn sizes_are_shown_in_the_unit_that_is_asked_for() {
+        for (size, unit, shown) in [
+            ("26076K", 'G', Some("0.02G")),
+            ("200M", 'g', Some("0.20G")),
+            ("1G", 'M', Some("1024.00M")),
+            ("512K", 'K', Some("512.00K")),
+            ("", 'G', None),
+            ("1G", 'X', None),
+            ("0:53", 'M', None),
+        ] {
+            assert_eq!(in_unit(size, unit).as_deref(), shown, "{size} in {unit}");
+        }
+    }
 
     fn ended(outcome: &str, state: &str, code: &str) -> tessera_api_types::JobRecord {
         let at = OffsetDateTime::UNIX_EPOCH;

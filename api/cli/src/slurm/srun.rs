@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use tessera_api_types::JobView;
 use tessera_client::{FollowMode, JobVerb, LogOutput, LogQuery, RetryPatience, SubmitKey};
 use tessera_model::{JobId, JobRef};
 use tokio::signal::unix::{SignalKind, signal};
@@ -76,8 +78,39 @@ pub async fn run(arguments: Vec<OsString>) -> Done {
     match (Allocation::find(environment), held) {
         (Some(allocation), _) => run_step(arguments, &allocation).await,
         (None, Some(job)) => run_remote_step(arguments, JobRef::Job(JobId::from_number(job))).await,
-        (None, None) => run_job(arguments).await,
+        (None, None) => match named_job(&arguments)? {
+            Some(job) => run_remote_step(arguments, job).await,
+            None => run_job(arguments).await,
+        },
     }
+}
+
+/// Returns the running job that a command line outside of jobs starts a step in.
+fn named_job(arguments: &[OsString]) -> Result<Option<JobRef>, CommandFailure> {
+    // A command line that is none of a step is that of a job, which reports what is wrong.
+    let Ok(line) = parse::<SrunStep>(arguments.to_vec()) else { return Ok(None) };
+    let Some(named) = line.unused.job() else { return Ok(None) };
+    let unknown = || CommandFailure::refused("Invalid job id specified");
+    Ok(Some(named.parse().map_err(|_| unknown())?))
+}
+
+/// Refuses parts of a heterogeneous job, which would otherwise be arguments of the first program.
+fn refuse_parts(program: &[String]) -> Result<(), CommandFailure> {
+    match program.iter().any(|word| word == ":") {
+        true => Err(CommandFailure::refused(
+            "parts that \":\" separates are not supported: name the program of each process in a file with --multi-prog, \
+             or start each part by its own srun",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Returns where a program is that was called by its name alone: the other node may have another search path.
+fn called_path(program: OsString) -> OsString {
+    let is_path = Path::new(&program).components().nth(1).is_some();
+    let search = std::env::var_os("PATH").filter(|_| !is_path).unwrap_or_default();
+    let found = std::env::split_paths(&search).map(|folder| folder.join(&program));
+    found.into_iter().find(|path| path.is_file()).map_or(program, PathBuf::into_os_string)
 }
 
 fn parse<P: clap::CommandFactory + clap::FromArgMatches>(
@@ -92,10 +125,12 @@ fn parse<P: clap::CommandFactory + clap::FromArgMatches>(
 }
 
 async fn run_step(arguments: Vec<OsString>, allocation: &Allocation) -> Done {
-    let line: SrunStep = match parse(arguments) {
+    let mut line: SrunStep = match parse(arguments) {
         Ok(line) => line,
         Err(wrong) => return Ok(explain_usage(SlurmCommand::Srun, &wrong)?),
     };
+    refuse_parts(&line.step.program)?;
+    line.step.stated = line.unused.variables();
     let tasks = line.step.task_count(allocation);
     let remarks = line.unused.check(Some(allocation), tasks).map_err(CommandFailure::refused)?;
     remarks.iter().for_each(|remark| eprintln!("srun: {remark}"));
@@ -111,7 +146,9 @@ async fn run_remote_step(arguments: Vec<OsString>, job: JobRef) -> Done {
         Ok(line) => line,
         Err(wrong) => return Ok(explain_usage(SlurmCommand::Srun, &wrong)?),
     };
-    let words = arguments.into_iter().map(|word| {
+    let mut arguments = arguments.into_iter();
+    let program = arguments.next().map(called_path);
+    let words = program.into_iter().chain(arguments).map(|word| {
         word.into_string().map_err(|_| {
             CommandFailure::usage(
                 "an argument of the command line is not valid \
@@ -134,6 +171,7 @@ async fn run_job(arguments: Vec<OsString>) -> Done {
         return Ok(0);
     }
     line.unused.check(None, line.tasks()).map_err(CommandFailure::refused)?;
+    refuse_parts(&line.program)?;
     let quiet = line.quiet;
     let pty = line.unused.has_terminal();
     let around = SubmitContext::find(SubmitDialect::Slurm(VariablePrefix::Srun))?;
@@ -208,11 +246,28 @@ async fn print_until_end(
         }
         let now = client.wait_a_while(job).await?;
         if is_over(&now) {
-            let code = worst(&wait_for(session, &[job]).await?);
-            report(job, code, &now.state);
-            return Ok(code);
+            let ended = wait_for(session, &[job]).await?;
+            let code = worst(&ended);
+            return Ok(match ended.first().and_then(not_started) {
+                Some(reason) => {
+                    eprintln!("srun: error: job {job}: {reason}");
+                    NOT_EXECUTED
+                }
+                None => {
+                    report(job, code, &now.state);
+                    code
+                }
+            });
         }
     }
+}
+
+/// srun's exit code for a program that can't be executed.
+const NOT_EXECUTED: u8 = 2;
+
+/// Returns why a job's program could not be started, if that is how the job ended.
+fn not_started(ended: &JobView) -> Option<&str> {
+    ended.reason_text.as_deref().filter(|_| ended.reason.as_deref() == Some("launch_failed"))
 }
 
 /// Returns whether there is no such output.
@@ -373,6 +428,28 @@ mod tests {
         assert!(step.request.command.unwrap().contains(&"--output=out-%t.txt".to_owned()));
         assert_eq!(step.request.stdout, None);
         assert_eq!(job.request.stdout.as_deref(), Some("/home/ada/out-%j.txt"));
+    }
+
+    #[test]
+    fn outside_of_jobs_a_step_may_name_the_running_job_that_it_starts_in() {
+        let job = |words: &[&str]| {
+            let words: Vec<_> =
+                [&["srun"], words].concat().into_iter().map(OsString::from).collect();
+            named_job(&words).map(|job| job.map(|job| job.to_string())).map_err(|no| no.to_string())
+        };
+
+        assert_eq!(job(&["--jobid=42", "--overlap", "hostname"]), Ok(Some("42".to_owned())));
+        assert_eq!(job(&["--jobid", "42", "--pty", "bash"]), Ok(Some("42".to_owned())));
+        assert_eq!(job(&["--gres=gpu:1", "hostname", "--jobid=42"]), Ok(None));
+        assert!(job(&["--jobid=none", "hostname"]).unwrap_err().contains("Invalid job id"));
+    }
+
+    #[test]
+    fn parts_of_a_heterogeneous_job_are_no_arguments() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+
+        assert!(refuse_parts(&words("train : -n4 serve")).is_err());
+        assert!(refuse_parts(&words("train a:b :x")).is_ok());
     }
 
     #[test]

@@ -105,6 +105,9 @@ pub struct StepOptions {
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true)]
     pub program: Vec<String>,
+    /// Variables of options of `srun` that have no other effect
+    #[arg(skip)]
+    pub stated: Vec<(String, String)>,
 }
 
 /// How processes with MPI find each other.
@@ -308,7 +311,8 @@ impl StepOptions {
         let name = self.job_name.clone().map(|name| ("SLURM_JOB_NAME", name));
         let per_node = self.ntasks_per_node.map(|each| ("SLURM_NTASKS_PER_NODE", each.to_string()));
         let named = name.into_iter().chain(per_node);
-        let named = named.map(|(name, value)| (name.to_owned(), value)).collect();
+        let named = named.map(|(name, value)| (name.to_owned(), value));
+        let named = named.chain(self.stated.clone()).collect();
         let container = self.container_words(allocation)?;
         let (pmi, remark) = self.choose_mpi(tasks);
         let counted = self.ntasks_per_node.filter(|_| self.ntasks.is_none());

@@ -161,6 +161,28 @@ impl UnusedStepOptions {
         Ok(remarks)
     }
 
+    /// Returns the variables by which processes know of options that have no other effect.
+    pub fn variables(&self) -> Vec<(String, String)> {
+        let stated = self.given.iter().filter_map(|(place, value)| {
+            let name = match STEP[*place].0 {
+                "ntasks-per-core" => "SLURM_NTASKS_PER_CORE",
+                "threads-per-core" => "SLURM_THREADS_PER_CORE",
+                "hint" if value == "nomultithread" => {
+                    return Some(("SLURM_THREADS_PER_CORE", "1".to_owned()));
+                }
+                _ => return None,
+            };
+            Some((name, value.clone()))
+        });
+        stated.map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Returns the job that the command line names.
+    pub fn job(&self) -> Option<&str> {
+        let found = self.given.iter().find(|(place, _)| STEP[*place].0 == "jobid");
+        found.map(|(_, job)| job.as_str())
+    }
+
     /// Returns whether the process is to have the terminal.
     pub fn has_terminal(&self) -> bool {
         self.given.iter().any(|(place, _)| STEP[*place].0 == "pty")
@@ -269,6 +291,19 @@ mod tests {
             assert_eq!(check(words, 2), Ok(Vec::new()), "{words:?}");
         }
         assert_eq!(check(&["--time=5"], 1).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_steps_processes_know_its_options_about_cores_by_variables() {
+        for (words, variable) in [
+            (&["--threads-per-core=1", "--cpu-bind=none"][..], ("SLURM_THREADS_PER_CORE", "1")),
+            (&["--hint=nomultithread"], ("SLURM_THREADS_PER_CORE", "1")),
+            (&["--ntasks-per-core=2", "--hint=compute_bound"], ("SLURM_NTASKS_PER_CORE", "2")),
+        ] {
+            let line = Line::try_parse_from([&["srun"], words].concat()).unwrap();
+            let (name, value) = variable;
+            assert_eq!(line.unused.variables(), [(name.to_owned(), value.to_owned())], "{words:?}");
+        }
     }
 
     #[test]

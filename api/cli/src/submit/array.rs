@@ -47,9 +47,11 @@ impl FromStr for ArraySpec {
             Some(limit @ 1..) => Ok(limit),
             _ => Err(bad("after %, write how many tasks may run at a time, at least 1")),
         });
+        // Slurm shows indexes in brackets, and takes them back so.
+        let bare = list.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let mut indexes = BTreeSet::new();
         let mut first_step = None;
-        for part in list.split(',') {
+        for part in bare.unwrap_or(list).split(',') {
             let (range, step) = part.split_once(':').unwrap_or((part, "1"));
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let index = |text| number(text).ok_or_else(|| bad("an index is a whole number"));
@@ -96,6 +98,8 @@ mod tests {
             ("1,3,7-15:4%2", vec![1, 3, 7, 11, 15], Some(2)),
             ("5,1,5", vec![1, 5], None),
             ("0-30:30%1", vec![0, 30], Some(1)),
+            ("[0-2]%2", vec![0, 1, 2], Some(2)),
+            ("[4,6]", vec![4, 6], None),
         ] {
             let read: ArraySpec = text.parse().unwrap();
             assert_eq!((read.indexes, read.limit), (indexes, limit), "{text}");

@@ -168,7 +168,7 @@ const FOREIGN: &[(&str, Option<char>, OptionValue, ForeignVerdict)] = &[
     (
         "no-kill",
         Some('k'),
-        OptionValue::None,
+        Optional,
         Ignore("a job that loses a node is requeued, or see --on-lost"),
     ),
     (
