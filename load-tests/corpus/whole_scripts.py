@@ -230,9 +230,6 @@ def is_known(script, variable, values, absent):
         return True
     if variable == "SLURM_MEM_PER_CPU" and one == "1000" and other is None:
         return True
-    # Where every user has an account. Here one without an account in the settings has none.
-    if variable == "SLURM_JOB_ACCOUNT" and other is None:
-        return True
     # Steps have no number of a process; a step of sbcast counts here.
     if variable in ("SLURM_TASK_PID", "SLURM_STEPID", "SLURM_STEP_ID"):
         return True

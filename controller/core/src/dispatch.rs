@@ -158,8 +158,12 @@ impl FrameSource<'_> {
 /// commands know a partition.
 fn with_site(spec: &JobSpec, accounts: &Accounts) -> RunSpec {
     let mut run = spec.run.clone();
+    const ACCOUNT: &str = "SLURM_JOB_ACCOUNT";
     if let Some(account) = accounts.account_of(&spec.user) {
-        run.env.insert("SLURM_JOB_ACCOUNT".to_owned(), account.to_owned());
+        run.env.insert(ACCOUNT.to_owned(), account.to_owned());
+    } else if run.env.contains_key("SLURM_JOB_PARTITION") && !run.env.contains_key(ACCOUNT) {
+        // Its usage is reported under the user's own name, and scripts expect some account.
+        run.env.insert(ACCOUNT.to_owned(), spec.user.clone());
     }
     let named = run.env.get_mut("SLURM_JOB_PARTITION").zip(spec.partition.as_ref());
     if let Some((variable, partition)) = named {

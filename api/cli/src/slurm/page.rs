@@ -220,7 +220,7 @@ const SET: &[(&str, &str)] = &[
     ("SLURM_JOBID", "the job's number"),
     (
         "SLURM_JOB_ACCOUNT",
-        "the user's account in the settings; that of `--account`, if the user is in none",
+        "the user's account in the settings; for a user in none that of `--account`, or the own name",
     ),
     ("SLURM_JOB_CPUS_PER_NODE", "processors on each node, such as `4(x2)`"),
     ("SLURM_JOB_DEPENDENCY", "of `--dependency`"),
