@@ -4,7 +4,7 @@
 //! Each stream stores the number of its last launch and of the last launch known to be done. If a
 //! program has more streams than slots, only waits for the whole context count.
 //!
-//! These numbers are the order of departures to the driver, not of the launch calls: a launch may wait long for its grant,
+//! These numbers are the order of departures to the driver, not of the launch calls. A launch may wait long for its grant,
 //! and a call that waits for the device meanwhile doesn't wait for it. A launch gets a number before the driver is called
 //! and a new one afterwards, because a wait that begins in between doesn't cover it.
 

@@ -1,4 +1,4 @@
-//! Work that keeps every processor busy, as data loaders and preprocessing do beside a GPU's programs.
+//! Work that keeps every processor busy, as data loaders and preprocessing do next to a GPU's programs.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};

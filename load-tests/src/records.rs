@@ -307,7 +307,7 @@ pub fn compare(recorded: &Value, measured: &Value, figures: &[Figure]) -> Vec<Co
     compared
 }
 
-/// The fields by which elements of a list are told apart.
+/// The fields that distinguish elements of a list.
 const NAMES: [&str; 2] = ["pair", "scene"];
 
 /// Returns what a run has where `pointer` points in the record. Elements with names are found by these: a run may
@@ -418,7 +418,7 @@ mod tests {
         let found: Vec<_> = compared.iter().map(|one| (one.recorded, one.measured)).collect();
         assert_eq!(found, [(1.0, Some(1.0)), (2.0, Some(2.0)), (3.0, None)]);
 
-        // Equal names do not tell elements apart.
+        // Equal names distinguish nothing.
         let twice = json!({ "pairs": [pair("A", 1.0), pair("A", 2.0)] });
         let compared = compare(&twice, &twice, &[lower("/pairs/*/ratio")]);
         assert_eq!(compared[1].measured, Some(2.0));

@@ -18,10 +18,10 @@ const MS: u64 = 1_000_000;
 /// How often a scene is played at most.
 const TRIES: u32 = 6;
 
-/// The scene with busy processors is played by itself, and the others in any company.
+/// The scene with busy processors is played by itself. The others may run at the same time.
 static PROCESSORS: RwLock<()> = RwLock::new(());
 
-fn in_company() -> RwLockReadGuard<'static, ()> {
+fn at_any_time() -> RwLockReadGuard<'static, ()> {
     PROCESSORS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -87,7 +87,7 @@ fn median(mut times: Vec<u64>) -> u64 {
 
 #[test]
 fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
-    let _turn = in_company();
+    let _turn = at_any_time();
     // 2 ms of work and 8 ms of pause: two kernels of 3 ms fit.
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
     let stage = stage(holder, filler(3));
@@ -124,7 +124,7 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
 
 #[test]
 fn with_any_number_of_waiting_threads_and_processes_none_launches_without_a_grant() {
-    let _turn = in_company();
+    let _turn = at_any_time();
     // Kernels of 20 ms fit no gap of 8 ms. In an earlier version, each thread launched after 100
     // ms.
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
@@ -142,7 +142,7 @@ fn with_any_number_of_waiting_threads_and_processes_none_launches_without_a_gran
 
 #[test]
 fn eight_threads_of_a_program_run_as_many_kernels_in_the_gaps_as_one() {
-    let _turn = in_company();
+    let _turn = at_any_time();
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
     let stage = stage(holder, filler(1));
     stage.measure(150).unwrap();
@@ -166,7 +166,7 @@ fn eight_threads_of_a_program_run_as_many_kernels_in_the_gaps_as_one() {
 
 #[test]
 fn a_gap_that_ends_early_costs_the_holder_no_more_than_the_kernel_in_flight() {
-    let _turn = in_company();
+    let _turn = at_any_time();
     // Pauses between 4 and 12 ms, in an order that cannot be predicted: many end early.
     let mut holder = "player 1\nkernel step dur=2ms\n".to_owned();
     let mut random = 20_261_121_u64;

@@ -1,4 +1,4 @@
-//! The priority of the thread that serves a session, in a real process beside the endpoint.
+//! The priority of the thread that serves a session, in a real process next to the endpoint.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};

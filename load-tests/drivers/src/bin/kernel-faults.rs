@@ -1,5 +1,5 @@
 //! How long a program with kernel-level sharing waits when its queue dies, fails or returns, or when the
-//! holder is killed; and whether another GPU's programs notice that a queue fails. Players run on the CUDA stand-in under the shim, and the agent's endpoint in its own
+//! holder is killed. And whether another GPU's programs notice that a queue fails. Players run on the CUDA stand-in under the shim, and the agent's endpoint in its own
 //! process. Everything is read from the device's trace and the shim's log, on one clock.
 //!
 //! ```text
