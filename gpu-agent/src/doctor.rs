@@ -48,6 +48,7 @@ impl Doctor {
             mps_refused: !AccountRules::new(&config, &config.data, program.clone()).serves_mps(),
             isolation_gaps: isolation::find_gaps(&config, &config.data, &program),
             nvml_worker: may_launch_as_root(&config.launch),
+            raises_priority: config.kernel_shim.as_ref().map(|_| crate::kernel::may_raise()),
             ..system::look(data.as_deref())
         });
         DoctorFacts { machine: machine.await.unwrap_or_default(), driver }

@@ -31,7 +31,7 @@ mod unsent;
 use std::path::PathBuf;
 
 use tessera_kernel_queue::{ProfileDelta, QueueRules, TaskKey, TaskProfile};
-use tessera_model::AttemptId;
+use tessera_model::{AttemptId, SliceId};
 
 use tessera_agent_core::kernel::{Admission, AttemptTally};
 
@@ -41,6 +41,7 @@ pub use files::{find_shim, gates_of};
 pub use gate::MappedGate;
 pub use handle::EndpointHandle;
 pub use numbers::{EndpointNumbers, SharedNumbers, SliceNumbers};
+pub use priority::may_raise;
 pub use shim_store::store_shim;
 
 /// Most waiting orders of one GPU: one for each attempt.
@@ -99,9 +100,11 @@ pub enum KernelOrder {
         /// What was measured of the task's kernels.
         profile: Box<TaskProfile>,
     },
+    /// Ends the queue of a slice as a bug would. Nothing but a measurement orders this.
+    Fail(SliceId),
     /// Runs code within a slice's queue, or outside of any. Only tests of this crate have it.
     #[cfg(test)]
-    Inject(Option<tessera_model::SliceId>, queues::Injected),
+    Inject(Option<SliceId>, queues::Injected),
 }
 
 /// An event from the endpoint to the node.

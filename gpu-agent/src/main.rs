@@ -89,6 +89,9 @@ fn main() -> ExitCode {
         }
         None => {}
     }
+    // What the unit gives (docs/install.md) is this process's, and nothing that it starts inherits it.
+    // SAFETY: plain numbers.
+    unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
     // Lives until the end, outside of any runtime: its own end sends the last spans.
     let _telemetry = match tessera_telemetry::init("tessera-agent") {
         Ok(guard) => guard,

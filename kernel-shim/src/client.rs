@@ -3,10 +3,14 @@
 //! The first launch starts this thread, which has its own runtime. It blocks all signals, never calls
 //! the driver, and is never joined. Without a queue it retries, soon at first and then four times a
 //! second. A program is back under the queue within two seconds of the queue's return.
+//!
+//! All launches wait for this thread, and it runs for microseconds. So it names itself to the agent, which raises
+//! its priority. The thread itself may not, and a limit (`RLIMIT_NICE`) would allow it to the whole program.
 
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use tessera_frames::kernel::SESSION_THREAD_NAME;
 use tessera_model::backoff::{Backoff, FailureCount};
 
 use crate::settings::ShimSettings;
@@ -77,7 +81,7 @@ pub fn start(settings: &'static ShimSettings, device: CudaDevice) -> std::io::Re
     ring::set_bell(bell.as_raw_fd());
     let _quiet = SignalsBlocked::new();
     let thread =
-        std::thread::Builder::new().name("tessera-queue".to_owned()).stack_size(STACK_BYTES);
+        std::thread::Builder::new().name(SESSION_THREAD_NAME.to_owned()).stack_size(STACK_BYTES);
     let work = move || {
         if state::guarded(|| run(settings, device, bell)).is_none() {
             session::detach();
@@ -117,7 +121,6 @@ fn run(settings: &ShimSettings, device: CudaDevice, bell: OwnedFd) {
     // With the default slack of 50 µs every short pause would be far too long.
     // SAFETY: changes this thread's own timers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
-    raise_priority();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(why) => return log::note(format_args!("no runtime: launches pass: {why}")),
@@ -130,14 +133,6 @@ fn run(settings: &ShimSettings, device: CudaDevice, bell: OwnedFd) {
         };
         keep(link).await;
     });
-}
-
-/// Has this thread run before busy threads of the program, where the account may do that. All launches wait
-/// for its messages, and it runs for microseconds.
-fn raise_priority() {
-    const NICE: libc::c_int = -10;
-    // SAFETY: plain numbers; zero is this thread.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
 
 #[expect(

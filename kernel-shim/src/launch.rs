@@ -53,7 +53,9 @@ struct LaunchTicket {
 pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResult {
     let ticket = state::guarded(|| admit(what)).flatten();
     let code = call();
+    let mut departure = 0;
     if ticket.as_ref().is_some_and(|ticket| ticket.reported) {
+        departure = streams::record_launch(streams::meant(what.stream, what.per_thread));
         // The record was added before the call. The thread is woken after it, so that no launch is delayed.
         ring::announce();
     }
@@ -63,7 +65,7 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
             || ticket.begun.is_some()
             || ticket.mark != Nanos::ZERO)
     {
-        state::guarded(|| on_driver_answer(what, ticket, code));
+        state::guarded(|| on_driver_answer(what, ticket, (code, departure)));
     }
     code
 }
@@ -141,7 +143,7 @@ fn note_first_launch(what: &LaunchCall) {
 /// Reports a holder's launch, which never waits.
 #[inline]
 fn report_held_launch(what: &LaunchCall, ticket: &mut LaunchTicket) {
-    streams::record_launch(streams::meant(what.stream, what.per_thread), ticket.number);
+    streams::record_launch(streams::meant(what.stream, what.per_thread));
     let extra = gate::add_launch();
     report(RecordKind::Launch, ticket, extra);
 }
@@ -154,7 +156,7 @@ fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
         filler::acquire(ticket.kernel, ticket.number)
     };
     filler::count_permit(permit);
-    streams::record_launch(streams::meant(what.stream, what.per_thread), ticket.number);
+    streams::record_launch(streams::meant(what.stream, what.per_thread));
     match permit {
         LaunchPermit::Granted(grant) => {
             ticket.tracked = true;
@@ -181,8 +183,8 @@ fn report(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64) {
     ring::leave(RingRecord { kind, kernel: ticket.kernel, launch: ticket.number, at, extra });
 }
 
-/// Tracks or withdraws a launch after the driver's answer.
-fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
+/// Tracks or withdraws a launch after the driver's answer. `departure` is its number among those that departed.
+fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, (code, departure): (CudaResult, u64)) {
     let LaunchTicket { number, kernel, begun, reported, tracked, mark } = ticket;
     if code != SUCCESS {
         if reported {
@@ -207,7 +209,7 @@ fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, code: CudaResult) {
         measure::end(begun, kernel, number, (what.stream, what.per_thread));
     }
     if tracked {
-        filler::add_kernel(number, kernel, what.stream, what.per_thread);
+        filler::add_kernel(departure, kernel, what.stream, what.per_thread);
     }
     if mark != Nanos::ZERO {
         run_ahead::set_mark(mark, what.stream, what.per_thread);

@@ -3,6 +3,10 @@
 //!
 //! Each stream stores the number of its last launch and of the last launch known to be done. If a
 //! program has more streams than slots, only waits for the whole context count.
+//!
+//! These numbers are the order of departures to the driver, not of the launch calls. A launch may wait long for its grant,
+//! and a call that waits for the device meanwhile doesn't wait for it. A launch gets a number before the driver is called
+//! and a new one afterwards, because a wait that begins in between doesn't cover it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -29,6 +33,9 @@ static STREAMS: [StreamSlot; SLOTS] = [const {
         done: AtomicU64::new(0),
     }
 }; SLOTS];
+
+/// The last number that was given to a departure.
+static DEPARTED: AtomicU64 = AtomicU64::new(0);
 
 /// The latest launch on a stream that found no slot, and up to which those are done.
 static OTHERS: AtomicU64 = AtomicU64::new(0);
@@ -68,13 +75,21 @@ fn own() -> DriverHandle {
     HERE.with(|here| std::ptr::from_ref(here).addr()) | 1
 }
 
-/// Records a launch on a stream. Numbers start at one.
+/// Records a launch on a stream, right before the driver is called and again right after it. Returns its number. Numbers
+/// start at one.
 #[inline]
-pub fn record_launch(stream: DriverHandle, number: u64) {
+pub fn record_launch(stream: DriverHandle) -> u64 {
+    let number = DEPARTED.fetch_add(1, Ordering::Relaxed) + 1;
     match slot(stream) {
         Some(slot) => slot.launched.fetch_max(number, Ordering::Relaxed),
         None => OTHERS.fetch_max(number, Ordering::Relaxed),
     };
+    number
+}
+
+/// Returns the last number: a call that starts now cannot wait for launches with later ones.
+pub fn departed() -> u64 {
+    DEPARTED.load(Ordering::Relaxed)
 }
 
 /// Returns on how many streams the program has launched so far. All without a slot count as one.

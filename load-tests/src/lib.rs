@@ -5,6 +5,7 @@
 
 pub mod attack;
 pub mod bare;
+pub mod busy;
 pub mod cluster;
 pub mod collector;
 pub mod console;

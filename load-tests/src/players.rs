@@ -24,6 +24,7 @@ use tessera_model::{AttemptId, GpuId, SliceId};
 use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::node::SimulatedNode;
 
+use crate::processes;
 use played::ran;
 pub use played::{Played, Ran, Waited, now, seconds, total};
 
@@ -70,6 +71,8 @@ pub struct Setting {
     pub rules: QueueRules,
     /// Tasks of the high program before those that count.
     pub run_in: u32,
+    /// Whether the programs have ordinary priority, whatever this program has.
+    pub ordinary: bool,
 }
 
 /// Where two programs play: a node of one whole GPU without MIG and MPS, and a queue.
@@ -424,6 +427,9 @@ impl Player {
             .env("CUDA_MPS_PIPE_DIRECTORY", ground.folder.join("no-mps"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
+        if ground.setting.ordinary {
+            processes::be_ordinary(&mut command);
+        }
         if !shim.is_empty() {
             command.env("TESSERA_KERNEL_CUDA", stand_in.join("libcuda.so.1"));
             command.envs(shim.iter().cloned());
@@ -434,6 +440,11 @@ impl Player {
         let mut player = Self { child, output, trace };
         ensure!(player.line()? == "ready", "a player did not start");
         Ok(player)
+    }
+
+    /// Returns its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Lets it play.

@@ -1,7 +1,9 @@
 //! The processes of this machine, as `/proc` shows them: the tests' own view, not the product's.
 
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 
 /// Returns the processes that belong to a cluster: whatever carries `mark` in its environment,
 /// or names `folder` in its command line, or works in it.
@@ -58,6 +60,44 @@ pub fn go_first() {
     let priority = libc::sched_param { sched_priority: 1 };
     // Sound: sched_setscheduler(2) reads its own parameter and no other memory of ours.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const priority) };
+}
+
+/// Has a program run with ordinary priority, whatever this one has.
+pub fn be_ordinary(command: &mut Command) {
+    let set = || {
+        let ordinary = libc::sched_param { sched_priority: 0 };
+        // Sound: both calls read their own parameters and no other memory of ours.
+        unsafe {
+            if libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+        Ok(())
+    };
+    // Sound: only system calls are made between fork and exec.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Kills a group of processes.
+pub fn end_group(leader: u32) {
+    if let Ok(leader) = i32::try_from(leader) {
+        // Sound: kill(2) touches no memory of ours.
+        unsafe { libc::kill(-leader, libc::SIGKILL) };
+    }
+}
+
+/// Returns the name and the nice value of each thread of a process.
+pub fn nice_values(pid: u32) -> Vec<(String, i32)> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let values = threads.filter_map(|thread| {
+        let name = fs::read_to_string(thread.path().join("comm")).ok()?;
+        let stat = fs::read_to_string(thread.path().join("stat")).ok()?;
+        // Behind the name in brackets: the state is the first field, the nice value the seventeenth.
+        let nice = stat.rsplit(") ").next()?.split(' ').nth(16)?.parse().ok()?;
+        Some((name.trim().to_owned(), nice))
+    });
+    values.collect()
 }
 
 /// Returns whether a process runs.

@@ -213,9 +213,9 @@ fn a_recording_can_be_played(pack: &UnpackedPack) {
 
 fn time_slices_are_the_devices_own(rows: &BTreeMap<String, Value>) {
     let row = &rows["turns of two processes"];
-    // The stand-in's settings: slices of 2 ms, and 100 µs for a context switch.
+    // The stand-in's settings: slices of 2 ms, and 150 µs for a context switch.
     assert_eq!(row["turn_ms"]["p50"], 2.0, "{row}");
-    assert_eq!(row["change_us"]["p50"], 100.0, "{row}");
+    assert_eq!(row["change_us"]["p50"], 150.0, "{row}");
     assert_eq!(row["at_once"], 0, "{row}");
 }
 

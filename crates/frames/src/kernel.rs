@@ -28,16 +28,22 @@ use tessera_kernel_queue::{
 use crate::codec::{FRAME_BYTES_MAX, FrameKinds};
 
 /// The protocol version of this build.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The first protocol version with [`ShimRecord::Need`] and [`ShimRecord::Streams`].
 pub const PROTOCOL_WITH_NEEDS: u16 = 2;
+
+/// The first protocol version with [`ToQueue::SessionThread`].
+pub const PROTOCOL_WITH_SESSION_THREAD: u16 = 3;
 
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
 
 /// Maximum number of records in one frame: those of 5 ms at 200,000 launches a second.
 pub const RECORDS_MAX: usize = 1_024;
+
+/// The name in the kernel of the shim's thread that serves the session: at most 15 bytes.
+pub const SESSION_THREAD_NAME: &str = "tessera-queue";
 
 /// Longest device name in a hello, in bytes: NVIDIA's UUIDs have 40 characters, MIG's 44.
 pub const DEVICE_BYTES_MAX: usize = 64;
@@ -71,10 +77,16 @@ pub enum ToQueue {
     Hello(ShimHello),
     /// Records, oldest first: at most [`RECORDS_MAX`].
     Records(Vec<ShimRecord>),
+    /// The thread that serves this session, for which the process' launches wait. Sent once, after the welcome.
+    /// Since version [`PROTOCOL_WITH_SESSION_THREAD`].
+    SessionThread {
+        /// Its number, in the process' own pid namespace.
+        thread: u32,
+    },
 }
 
 impl FrameKinds for ToQueue {
-    const KNOWN: u32 = 2;
+    const KNOWN: u32 = 3;
 }
 
 /// Identifies the process that connects. Priority, class and task come from the token's attempt.

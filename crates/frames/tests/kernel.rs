@@ -97,6 +97,7 @@ fn to_queue() -> impl Strategy<Value = ToQueue> {
             ToQueue::Hello(ShimHello { protocol, token, pid, process, device, driver })
         }),
         vec(record(), 0..20).prop_map(ToQueue::Records),
+        any::<u32>().prop_map(|thread| ToQueue::SessionThread { thread }),
     ]
 }
 
@@ -310,6 +311,7 @@ fn the_bytes_of_frames_never_change() {
             }])),
             [kind(1), number(1), kind(13), short(6), kind(7), kind(8), kind(9)].concat(),
         ),
+        (bytes_of(&ToQueue::SessionThread { thread: 9 }), [kind(2), kind(9)].concat()),
         (bytes_of(&ToShim::Role(Role::Fill)), [kind(1), kind(3)].concat()),
         (bytes_of(&ToShim::Revoke { grant: 9 }), [kind(3), number(9)].concat()),
         (bytes_of(&ToShim::Ping), kind(7)),

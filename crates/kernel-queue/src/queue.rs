@@ -1,8 +1,8 @@
 //! One slice's queue as a state machine: an event and a time in, actions out.
 //!
-//! The holders are all sessions of the highest priority present. Holders launch freely, so sessions
-//! of equal priority interleave in the order of their launches (FIKIT §3.3, case C). All other
-//! sessions are fillers. A new session of higher priority becomes the holder at once. Kernels of
+//! The holders are all sessions of the highest priority present. Holders launch freely, and the queue orders
+//! none of their launches (FIKIT §3.3, case C, orders them by arrival): that would need a grant for each. The device
+//! decides between them. A gap begins when all of them are idle. All other sessions are fillers. A new session of higher priority becomes the holder at once. Kernels of
 //! the previous holder in the device's queue run to their end, and its next kernel is withheld
 //! (case A).
 

@@ -74,7 +74,7 @@ pub struct QueueRules {
     /// all its gaps.
     pub lapse: Nanos,
     /// The time of one context switch of the device. A gap is filled only if it is longer than two
-    /// switches. It is zero if all sessions share a context (MPS), or in a model without this cost.
+    /// switches. An H200 needed 153 µs (docs/benchmarks.md). It is zero if all sessions share a context (MPS), or in a model without this cost.
     pub switch: Nanos,
     /// Share of the time that filling gaps may cost holders, in thousandths: context switches, and
     /// kernels of fillers that still run after a holder's return.
@@ -104,7 +104,7 @@ impl Default for QueueRules {
             in_flight_while_expected: 2,
             grant_max: Nanos::from_millis(5),
             lapse: Nanos::from_millis(8),
-            switch: Nanos::from_micros(100),
+            switch: Nanos::from_micros(150),
             fill_cost_thousandths: 30,
             lapse_thousandths: 250,
             probe_thousandths: 100,

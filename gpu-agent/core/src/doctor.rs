@@ -104,6 +104,8 @@ pub struct MachineFacts {
     pub mps_control: Option<String>,
     /// Whether MPS can't be started for the accounts of jobs.
     pub mps_refused: bool,
+    /// Whether the agent may raise the priority of threads that launches wait for; `None` without a kernel queue.
+    pub raises_priority: Option<bool>,
     /// Memory that a process may lock; `None` means no limit.
     pub locked_memory: Option<Bytes>,
 }

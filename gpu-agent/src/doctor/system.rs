@@ -50,6 +50,7 @@ pub(super) fn look(data: Option<&Path>) -> MachineFacts {
         clock_kept: if kept { Some(true) } else { (!in_container).then_some(false) },
         mps_control: None,
         mps_refused: false,
+        raises_priority: None,
         open_files: getrlimit(Resource::Nofile).current,
         locked_memory: getrlimit(Resource::Memlock).current.map(Bytes::new),
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rand::TryRngCore as _;
 use tessera_frames::kernel::variables;
 use tessera_kernel_queue::{TaskKey, TaskProfile};
-use tessera_model::AttemptId;
+use tessera_model::{AttemptId, GpuId, SliceId};
 use tessera_wire::kernel_identity::to_hex;
 
 use super::errors::AdmitError;
@@ -75,6 +75,11 @@ impl EndpointHandle {
         if refused > 0 {
             tracing::warn!(%task, refused, "cannot pass on a profile: the task is measured again");
         }
+    }
+
+    /// Ends the queue of a slice as a bug would, to measure what follows. Returns whether its GPU has a queue.
+    pub fn fail_queue(&self, gpu: &GpuId, slice: SliceId) -> bool {
+        self.planes.order_one(gpu, KernelOrder::Fail(slice))
     }
 
     /// Returns the shim's library.

@@ -85,7 +85,6 @@ impl GpuPlanes {
     }
 
     /// Gives the plane of one GPU an order. Returns whether it accepted it.
-    #[cfg(test)]
     pub fn order_one(&self, gpu: &GpuId, order: KernelOrder) -> bool {
         self.lock().by_gpu.get(gpu).is_some_and(|plane| plane.orders.try_send(order).is_ok())
     }

@@ -3,7 +3,7 @@
 //! No method waits, so that the actor around them handles one message after the other.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use tessera_frames::gate::{HEARTBEAT_EVERY, IDLE_HEARTBEAT_EVERY};
@@ -54,6 +54,15 @@ impl ShimPort {
         // Fails only if the connection is gone.
         let _ = self.end.send(why);
     }
+}
+
+/// A session that has begun.
+pub struct OpenedSession {
+    pub session: SessionId,
+    /// The answer to its process.
+    pub welcome: ShimWelcome,
+    /// The account of its attempt; `None` for the agent's own.
+    pub owner: Option<PageOwner>,
 }
 
 struct OpenSlice {
@@ -183,6 +192,10 @@ impl GpuQueues {
                 }
                 self.carry_out_all();
             }
+            // Unwinds as a panic does, without its message.
+            KernelOrder::Fail(slice) => {
+                self.guarded(&slice, |_| resume_unwind(Box::new("ordered")));
+            }
             #[cfg(test)]
             KernelOrder::Inject(slice, injected) => match slice {
                 Some(slice) => drop(self.guarded(&slice, |_| injected.run())),
@@ -196,7 +209,7 @@ impl GpuQueues {
         &mut self,
         hello: &ShimHello,
         port: ShimPort,
-    ) -> Result<(SessionId, ShimWelcome), Farewell> {
+    ) -> Result<OpenedSession, Farewell> {
         let refuse = |why, again| Err(Farewell { why, again });
         if hello.protocol < PROTOCOL_VERSION_MIN {
             let (oldest, newest) = (PROTOCOL_VERSION_MIN, PROTOCOL_VERSION);
@@ -238,7 +251,7 @@ impl GpuQueues {
         self.sessions_by_id.insert(session, opened);
         tracing::debug!(session = session.get(), attempt = %admission.attempt, pid = hello.pid, role = ?welcome.role, "a process joined the kernel queue");
         self.carry_out(&admission.slice, now);
-        Ok((session, welcome))
+        Ok(OpenedSession { session, welcome, owner: admission.owner })
     }
 
     /// Handles a session's records. Returns whether the session goes on.

@@ -2,6 +2,7 @@
 
 mod colocation;
 mod endpoint_failures;
+mod priority;
 mod rig;
 
 use rig::{HelloOverrides, Rig, Shim, kernel};

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use tessera_frames::kernel::{
-    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, PROTOCOL_WITH_SESSION_THREAD, ShimHello, ShimRecord,
+    ShimWelcome, ToQueue, ToShim,
 };
+use tessera_model::number::clamped;
 use tessera_wire::kernel_identity::SERVER_NAME;
 use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::io::unix::AsyncFd;
@@ -77,6 +79,10 @@ impl QueueLink {
         kernel_catalog::clear_facts();
         let mut outbox = RecordOutbox::begin(welcome.protocol);
         session::welcome(&welcome);
+        if welcome.protocol >= PROTOCOL_WITH_SESSION_THREAD {
+            // If this fails, so does the next frame.
+            let _ = writer.send(&ToQueue::SessionThread { thread: own_number() }).await;
+        }
         let over = tokio::select! {
             over = receive(&mut reader) => over,
             over = send(&mut writer, &mut outbox, &self.bell, &welcome) => over,
@@ -227,6 +233,13 @@ async fn rest(bell: &AsyncFd<OwnedFd>, longest: Duration) {
         ready.clear_ready();
     }
     ring::unpark();
+}
+
+/// Returns the number of this thread.
+fn own_number() -> u32 {
+    // SAFETY: takes nothing, and never fails. The C library has a function for it only since glibc 2.30.
+    let number = unsafe { libc::syscall(libc::SYS_gettid) };
+    clamped(number)
 }
 
 /// Returns a random number that identifies this process.

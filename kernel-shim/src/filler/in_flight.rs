@@ -37,7 +37,7 @@ pub fn next_look(filler: &FillerState, now: Nanos) -> Option<Nanos> {
 }
 
 /// Tracks a kernel that was launched, with or without a grant.
-pub fn add_kernel(launch: u64, kernel: u32, stream: abi::DriverHandle, per_thread: bool) {
+pub fn add_kernel(departure: u64, kernel: u32, stream: abi::DriverHandle, per_thread: bool) {
     // During a capture of any stream, recording an event here is an error.
     let event = if captures::is_capturing() { None } else { END_EVENTS.take() };
     let event = event.filter(|event| event.record(stream, per_thread));
@@ -50,7 +50,7 @@ pub fn add_kernel(launch: u64, kernel: u32, stream: abi::DriverHandle, per_threa
     let begins = filler.in_flight.back().map_or(now, |last| now.max(last.predicted_end));
     let predicted = kernel_catalog::predicted_time(kernel).unwrap_or(Nanos::ZERO);
     let predicted_end = begins.plus(predicted);
-    filler.in_flight.push_back(InFlightKernel { launch, event, predicted_end });
+    filler.in_flight.push_back(InFlightKernel { departure, event, predicted_end });
     publish_count(&filler);
 }
 
@@ -78,9 +78,9 @@ pub fn record_ends() -> bool {
         return any;
     }
     loop {
-        let Some(first) = state::lock().in_flight.pop_front() else { return any };
+        let Some(first) = take_first() else { return any };
         // It is removed while the driver is called, so that no lock is held and no other thread
-        // queries the same kernel.
+        // queries the same kernel. It still counts as in flight: otherwise another thread would launch next to it.
         let status = match first.event {
             Some(event) => event.status(),
             None if clock::now() >= first.predicted_end => EventStatus::Complete,
@@ -89,6 +89,7 @@ pub fn record_ends() -> bool {
         match status {
             EventStatus::Pending => {
                 let mut filler = state::lock();
+                filler.queried = filler.queried.saturating_sub(1);
                 filler.in_flight.push_front(first);
                 publish_count(&filler);
                 return any;
@@ -97,14 +98,17 @@ pub fn record_ends() -> bool {
                 if let (Some(event), EventStatus::Complete) = (first.event, status) {
                     END_EVENTS.give_back(event);
                 }
-                publish_count(&state::lock());
+                let mut filler = state::lock();
+                filler.queried = filler.queried.saturating_sub(1);
+                publish_count(&filler);
+                drop(filler);
                 // Before its end, so that the next grant is based on it. A thread that waits for a grant makes no
                 // launch at which it would be read otherwise.
                 any |= measure::record_samples(usize::MAX);
                 any |= ring::leave(RingRecord {
                     kind: RecordKind::Done,
                     kernel: 0,
-                    launch: first.launch,
+                    launch: first.departure,
                     at: clock::now().get(),
                     extra: 0,
                 });
@@ -114,13 +118,22 @@ pub fn record_ends() -> bool {
     }
 }
 
-/// Handles a synchronising call: all launches up to `number` are done.
+/// Removes the oldest kernel from those in flight, to query it.
+fn take_first() -> Option<InFlightKernel> {
+    let mut filler = state::lock();
+    let first = filler.in_flight.pop_front()?;
+    filler.queried = filler.queried.saturating_add(1);
+    Some(first)
+}
+
+/// Handles a synchronising call: all launches that had departed by `number` are done.
 ///
 /// Returns the grant that is returned to the queue, because the program turns to other work and
 /// other sessions wait.
 pub fn on_sync(number: u64) -> Option<u64> {
     let mut filler = state::lock();
-    while let Some(first) = filler.in_flight.front().copied().filter(|first| first.launch <= number)
+    while let Some(first) =
+        filler.in_flight.front().copied().filter(|first| first.departure <= number)
     {
         filler.in_flight.pop_front();
         if let Some(event) = first.event {
@@ -146,6 +159,5 @@ pub fn on_context_end() {
 }
 
 fn publish_count(filler: &FillerState) {
-    let count = filler.in_flight.len() + usize::from(filler.departing);
-    counters::IN_FLIGHT.store(count as u64, Ordering::Relaxed);
+    counters::IN_FLIGHT.store(filler.committed().into(), Ordering::Relaxed);
 }

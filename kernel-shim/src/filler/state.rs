@@ -20,6 +20,8 @@ pub struct FillerState {
     pub in_flight: VecDeque<InFlightKernel>,
     /// Launches that have a permit and are not in `in_flight` yet.
     pub departing: u16,
+    /// Kernels in flight that are not in `in_flight`, because a thread queries whether they have ended.
+    pub queried: u16,
     /// Launches that the queue refused.
     pub refused: VecDeque<u64>,
     pub lateness: TimerLateness,
@@ -30,7 +32,8 @@ pub struct FillerState {
 /// A kernel that was launched and is not known to be done.
 #[derive(Clone, Copy)]
 pub struct InFlightKernel {
-    pub launch: u64,
+    /// Its number among the launches that departed (`crate::streams`).
+    pub departure: u64,
     /// Signals its end. Without an event it counts as done at its predicted end.
     pub event: Option<DriverEvent>,
     pub predicted_end: Nanos,
@@ -42,6 +45,7 @@ static FILLER: Signalled<FillerState> = Signalled::new(
         budget: GrantBudget::new(),
         in_flight: VecDeque::new(),
         departing: 0,
+        queried: 0,
         refused: VecDeque::new(),
         lateness: TimerLateness::new(),
         line: ThreadLine::new(),
@@ -67,7 +71,8 @@ impl FillerState {
     /// Returns how many kernels are in flight or about to be launched.
     pub fn committed(&self) -> u16 {
         // A count beyond the range is beyond every grant's limit as well.
-        clamped::<u16>(self.in_flight.len()).saturating_add(self.departing)
+        let here = clamped::<u16>(self.in_flight.len()).saturating_add(self.departing);
+        here.saturating_add(self.queried)
     }
 
     /// Returns how long to sleep before something that happens after `ahead`; `None` if timers are too

@@ -1,12 +1,11 @@
 //! Hooks for calls that wait for the device, and for the streams and events that they wait for.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering;
 
 use super::{after, written};
 use crate::abi::{CudaResult, DriverHandle, STREAM_LEGACY, STREAM_NON_BLOCKING};
 use crate::launch::{on_wait, report_idle};
-use crate::{counters, streams};
+use crate::streams;
 
 const WHEN: u32 = crate::state::WITH_QUEUE;
 
@@ -14,7 +13,7 @@ const WHEN: u32 = crate::state::WITH_QUEUE;
 macro_rules! of_stream {
     ($($symbol:ident $per_thread:literal;)+) => { hooks! { $(
         $symbol(stream: DriverHandle) |call| {
-            let before = launches();
+            let before = streams::departed();
             let code = call();
             after(code, || on_wait(Some(streams::meant(stream, $per_thread)), before))
         };
@@ -30,49 +29,49 @@ of_stream! {
 
 hooks! {
     cuCtxSynchronize() |call| {
-        let before = launches();
+        let before = streams::departed();
         let code = call();
         after(code, || on_wait(None, before))
     };
     cuCtxSynchronize_v2(context: DriverHandle) |call| {
-        let before = launches();
+        let before = streams::departed();
         let code = call();
         after(code, || on_wait(None, before))
     };
     cuEventSynchronize(event: DriverHandle) |call| {
-        let before = launches();
+        let before = streams::departed();
         let code = call();
         after(code, || on_event(event, before))
     };
     cuEventQuery(event: DriverHandle) |call| {
-        let before = launches();
+        let before = streams::departed();
         let code = call();
         after(code, || on_event(event, before))
     };
     cuEventRecord(event: DriverHandle, stream: DriverHandle) |call| {
         let code = call();
-        after(code, || streams::record_event(event, streams::meant(stream, false), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, false), streams::departed()))
     };
     cuEventRecord_ptsz(event: DriverHandle, stream: DriverHandle) |call| {
         let code = call();
-        after(code, || streams::record_event(event, streams::meant(stream, true), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, true), streams::departed()))
     };
     cuEventRecordWithFlags(event: DriverHandle, stream: DriverHandle, flags: c_uint) |call| {
         let code = call();
-        after(code, || streams::record_event(event, streams::meant(stream, false), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, false), streams::departed()))
     };
     cuEventRecordWithFlags_ptsz(event: DriverHandle, stream: DriverHandle, flags: c_uint) |call| {
         let code = call();
-        after(code, || streams::record_event(event, streams::meant(stream, true), launches()))
+        after(code, || streams::record_event(event, streams::meant(stream, true), streams::departed()))
     };
     // A synchronous copy to the host has waited for its stream.
     cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) |call| {
-        let before = launches();
+        let before = streams::departed();
         let code = call();
         after(code, || on_wait(Some(STREAM_LEGACY), before))
     };
     cuMemcpyDtoH_v2_ptds(to: *mut c_void, from: u64, bytes: usize) |call| {
-        let before = launches();
+        let before = streams::departed();
         let code = call();
         after(code, || on_wait(Some(streams::meant(0, true)), before))
     };
@@ -94,11 +93,6 @@ hooks! {
         let code = call();
         after(code, || streams::remove_stream(stream))
     };
-}
-
-/// Returns the number of the last launch: a call that starts now cannot wait for later ones.
-fn launches() -> u64 {
-    counters::LAUNCHES.load(Ordering::Relaxed)
 }
 
 fn on_event(event: DriverHandle, before: u64) {

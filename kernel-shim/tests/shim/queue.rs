@@ -84,6 +84,7 @@ struct ReceivedFrames {
     hellos: Vec<ShimHello>,
     records: Vec<ShimRecord>,
     sessions: usize,
+    threads: Vec<u32>,
     ended: usize,
 }
 
@@ -170,6 +171,11 @@ impl TestQueue {
 
     pub fn hellos(&self, count: usize) -> Vec<ShimHello> {
         self.look(|received| (received.hellos.len() >= count).then(|| received.hellos.clone()))
+    }
+
+    /// Returns the thread that the process names as its session's.
+    pub fn session_thread(&self) -> u32 {
+        self.look(|received| received.threads.first().copied())
     }
 
     pub fn ended(&self, count: usize) {
@@ -274,6 +280,7 @@ fn note(received: &Arc<(Mutex<ReceivedFrames>, Condvar)>, frame: ToQueue) {
             received.sessions += 1;
         }
         ToQueue::Records(records) => received.records.extend(records),
+        ToQueue::SessionThread { thread } => received.threads.push(thread),
     }
     news.notify_all();
 }
@@ -284,8 +291,10 @@ fn answers(
     frame: &ToQueue,
     (grants, requested): &mut (u64, Option<u64>),
 ) -> Vec<ToShim> {
-    let ToQueue::Records(records) = frame else {
-        return vec![ToShim::Welcome(behaviour.welcome.clone())];
+    let records = match frame {
+        ToQueue::Hello(_) => return vec![ToShim::Welcome(behaviour.welcome.clone())],
+        ToQueue::SessionThread { .. } => return Vec::new(),
+        ToQueue::Records(records) => records,
     };
     let mut answers = Vec::new();
     for record in records {

@@ -1,9 +1,12 @@
 //! Sessions with a queue: reports, waits, and the loss of the queue.
 
+use std::os::fd::AsRawFd as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tessera_frames::kernel::{Farewell, SessionEnd, ShimRecord, ToShim};
+use tessera_frames::kernel::{Farewell, SESSION_THREAD_NAME, SessionEnd, ShimRecord, ToShim};
 use tessera_kernel_queue::{Grant, GrantKind, KernelIndex, Nanos, Role};
+use tessera_wire::gate_page;
 
 use crate::job::{ACTIVE, DETACHED, Job};
 use crate::queue::{Calm, QueueBehaviour, TestFolders, TestGate, TestQueue, calmly};
@@ -602,4 +605,40 @@ fn an_endpoint_with_another_certificate_is_not_believed() {
     job.send("state 4 700");
     assert_eq!(job.counters().state, DETACHED);
     drop(queue);
+}
+
+#[test]
+fn a_process_names_the_thread_that_serves_its_session() {
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let job = Job::join(&folders, None);
+
+    let thread = queue.session_thread();
+
+    let pid = queue.hellos(1)[0].pid;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/comm")).unwrap();
+    assert_eq!(name.trim(), SESSION_THREAD_NAME);
+    assert!(job.end().success());
+}
+
+#[test]
+fn no_other_process_can_truncate_the_page_that_a_program_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, _served) = TestGate::served(folder.path());
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, Some(&gate.path));
+    job.launch("k0", 10);
+
+    let memory = gate_page::fetch(&gate.path).unwrap();
+    let named = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+    let truncated = Command::new("truncate").args(["-s0", &named]).output().unwrap();
+
+    let refusal = String::from_utf8_lossy(&truncated.stderr).into_owned();
+    assert!(!truncated.status.success() && refusal.contains("not permitted"), "{refusal}");
+    // A page without memory would end the program here, by SIGBUS.
+    job.launch("k0", 10);
+    queue.receive(|records| (launches(records).len() >= 20).then_some(()));
+    assert_eq!(gate.page().gate().launches, 20);
+    assert!(job.end().success());
 }

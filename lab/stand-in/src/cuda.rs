@@ -6,7 +6,7 @@
 //! | `TESSERA_SIM_CUDA_VERSION` | CUDA version of the driver: 11080, 12010, 12040, 12090, 13000 or 13050 | 12090 |
 //! | `TESSERA_SIM_CUDA_CLOCK` | `real`, or `virtual` for one process without real waits | `real` |
 //! | `TESSERA_SIM_CUDA_SLICE_US` | length of a time slice between contexts, in µs | 2000 |
-//! | `TESSERA_SIM_CUDA_SWITCH_US` | cost of a context switch, in µs | 100 |
+//! | `TESSERA_SIM_CUDA_SWITCH_US` | cost of a context switch, in µs | 150 |
 //! | `TESSERA_SIM_CUDA_LAUNCH_NS` | least time of a launch call, in ns | 4500 |
 //! | `TESSERA_SIM_CUDA_RECORD_NS` | least time of recording an event, in ns | 2500 |
 //! | `TESSERA_SIM_CUDA_START_NS` | from launch to the kernel's earliest start, in ns | 3000 |

@@ -129,7 +129,7 @@ def workload(spec, env=None, **more):
 class Queue:
     """The agent's queue for the first device."""
 
-    def __init__(self, machine, switch_us=100):
+    def __init__(self, machine, switch_us=150):
         know(machine)
         for needed in (ENDPOINT, SHIM):
             if not os.path.exists(needed):

@@ -51,7 +51,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10])]
     stretch: Vec<u64>,
     /// Cost of a context switch on the device, in microseconds.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 150)]
     switch_us: u64,
     /// Folder of the stand-in's libraries and programs; `./x build` makes it.
     #[arg(long, default_value = "target/stand-in")]
@@ -123,6 +123,7 @@ fn play(
             ..QueueRules::default()
         },
         run_in: enough(&pair.high, stretch, (RUN_IN_MIN, 1)),
+        ordinary: false,
     };
     let stage = Stage::new(setting.clone(), programs.clone()).context("the stage can't be set")?;
     let high = pair.high.name;

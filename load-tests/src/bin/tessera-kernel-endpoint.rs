@@ -49,7 +49,7 @@ struct Arguments {
     #[arg(long)]
     slice: SliceId,
     /// Cost of a context switch on the device, in microseconds; 0 below an MPS server.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 150)]
     switch_us: u64,
 }
 

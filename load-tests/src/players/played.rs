@@ -30,6 +30,14 @@ pub struct Played {
 }
 
 impl Played {
+    /// Returns the time that so many of a hundred tasks don't exceed, in nanoseconds.
+    pub fn task_at(&self, percent: usize) -> u64 {
+        let mut tasks = self.tasks.clone();
+        tasks.sort_unstable();
+        let rank = (tasks.len() * percent).div_ceil(100).max(1);
+        tasks.get(rank - 1).copied().unwrap_or(0)
+    }
+
     /// Returns how long all tasks took, as a multiple of another run's.
     pub fn ratio_to(&self, alone: &Self) -> f64 {
         seconds(self.window.1 - self.window.0) / seconds(alone.window.1 - alone.window.0)
@@ -152,4 +160,23 @@ pub(super) fn ran(trace: &Path, (begin, end): (u64, u64)) -> Result<Vec<Ran>> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_task_of_a_hundred_may_be_longer_than_the_99th_percentile() {
+        let played = |tasks: u64| Played {
+            window: (0, 1),
+            tasks: (1..=tasks).rev().collect(),
+            high: Vec::new(),
+            low: Vec::new(),
+        };
+        let at = |tasks| [50, 99, 100].map(|percent| played(tasks).task_at(percent));
+        assert_eq!(at(100), [50, 99, 100]);
+        assert_eq!(at(120), [60, 119, 120]);
+        assert_eq!((at(1), at(0)), ([1, 1, 1], [0, 0, 0]));
+    }
 }

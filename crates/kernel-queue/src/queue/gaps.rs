@@ -1,6 +1,6 @@
 //! Filling the holder's gaps: FIKIT's Algorithms 1 and 2, step by step.
 //!
-//! The paper launches everything that fits at once. Here the fillers have at most
+//! The paper's Algorithm 1 launches everything that fits at once. Here the fillers have at most
 //! [`crate::QueueRules::in_flight`] kernels in the device's queue. After an early stop the holder
 //! waits only for these. When one ends, the rest of the gap determines the next one.
 //!

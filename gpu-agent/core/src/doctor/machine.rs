@@ -55,6 +55,7 @@ pub(super) fn findings(facts: &MachineFacts) -> Vec<Finding> {
              restart the agent",
         ),
     });
+    found.extend(facts.raises_priority.map(kernel_priority));
     for competitor in &facts.competing_services {
         found.push(with_remedy(
             "competing_services",
@@ -191,6 +192,21 @@ fn locked(facts: &MachineFacts) -> Finding {
             FindingLevel::Warn,
             format!("a process may lock only {most}: pinned buffers of CUDA programs may fail"),
             "LimitMEMLOCK=infinity in the agent's unit",
+        ),
+    }
+}
+
+fn kernel_priority(raises: bool) -> Finding {
+    match raises {
+        true => {
+            ok("kernel_priority", "the threads that kernel launches wait for run before others")
+        }
+        false => with_remedy(
+            "kernel_priority",
+            FindingLevel::Warn,
+            "this account may raise no priority: on busy processors, kernel launches of jobs with --share kernel \
+             wait longer",
+            "AmbientCapabilities=CAP_SYS_NICE in the agent's unit",
         ),
     }
 }

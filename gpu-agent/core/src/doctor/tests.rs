@@ -68,7 +68,7 @@ fn a_healthy_machine_has_no_findings() {
 #[test]
 fn every_finding_names_the_command_that_fixes_it() {
     type Change = fn(&mut MachineFacts);
-    let cases: [(&str, Change); 16] = [
+    let cases: [(&str, Change); 17] = [
         ("kernel_modules blocks", |m| m.nouveau = true),
         ("cgroups warn", |m| m.cgroup2 = false),
         ("limits warn", |m| m.isolation_gaps = [IsolationGap::MemoryLimit].into()),
@@ -78,6 +78,7 @@ fn every_finding_names_the_command_that_fixes_it() {
         ("clock blocks", |m| m.now_unix = Millis::ZERO),
         ("clock warn", |m| m.clock_kept = Some(false)),
         ("open_files warn", |m| m.open_files = Some(1_024)),
+        ("kernel_priority warn", |m| m.raises_priority = Some(false)),
         ("locked_memory warn", |m| m.locked_memory = Some(Bytes::new(65_536))),
         ("disk warn", |m| m.data.as_mut().unwrap().free = Bytes::from_mib(1_000)),
         ("disk blocks", |m| m.data.as_mut().unwrap().free = Bytes::from_mib(1)),

@@ -8,12 +8,12 @@ use actix::{
     StreamHandler,
 };
 use futures_util::stream;
-use tessera_frames::kernel::{Farewell, SessionEnd, ShimHello, ShimRecord, ShimWelcome};
+use tessera_frames::kernel::{Farewell, SessionEnd, ShimHello, ShimRecord};
 use tessera_kernel_queue::SessionId;
 
 use crate::kernel::KernelOrder;
 use crate::kernel::parts::CONNECTIONS_MAX;
-use crate::kernel::queues::{GpuQueues, QueueContext, ShimPort};
+use crate::kernel::queues::{GpuQueues, OpenedSession, QueueContext, ShimPort};
 use crate::kernel::timer::Timer;
 
 /// Messages that may wait: each connection sends one at a time, and so does the node.
@@ -25,8 +25,8 @@ pub struct QueueActor {
     timer: Rc<Timer>,
 }
 
-/// A session and its welcome, or why there is none.
-pub type Joined = Result<(SessionId, ShimWelcome), Farewell>;
+/// A session, or why there is none.
+pub type Joined = Result<OpenedSession, Farewell>;
 
 /// A process requests a session.
 #[derive(Message)]

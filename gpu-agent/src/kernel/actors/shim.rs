@@ -7,6 +7,7 @@ use actix::{
     Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, Recipient,
     WrapFuture as _,
 };
+use rustix::process::geteuid;
 use tessera_frames::kernel::{Farewell, RECORDS_MAX, SessionEnd, ShimHello, ToQueue, ToShim};
 use tessera_kernel_queue::SessionId;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
@@ -14,8 +15,9 @@ use tokio::sync::oneshot;
 
 use super::queue::{Join, Joined, Leave, NoteRefused, QueueActor, TakeRecords, pass};
 use crate::kernel::outbox::{FRAMES_MAX, FrameOutbox};
+use crate::kernel::priority::{NamedThread, RaisedThread};
 use crate::kernel::process::WatchedProcess;
-use crate::kernel::queues::{FrameSink, ShimPort};
+use crate::kernel::queues::{FrameSink, OpenedSession, ShimPort};
 
 /// Limit for the handshake and the hello. A machine that starts a full node's jobs at once is slow. A
 /// shim that needs longer runs without a queue until it has connected again.
@@ -121,11 +123,13 @@ impl ShimConnection {
             Err(_) => Err(Farewell { why: SessionEnd::Stopping, again: true }),
         };
         match joined {
-            Ok((session, welcome)) => {
+            Ok(OpenedSession { session, welcome, owner }) => {
                 if writer.send(&ToShim::Welcome(welcome)).await.is_ok() {
                     let outbox = Rc::clone(&self.outbox);
                     let writing = write_frames(connection, writer, outbox);
-                    tokio::join!(self.pass_reports(session, pid, reader, ended), writing);
+                    let uid = owner.map_or_else(|| geteuid().as_raw(), |owner| owner.uid);
+                    let process = SessionProcess { session, pid, uid };
+                    tokio::join!(self.pass_reports(process, reader, ended), writing);
                 } else {
                     pass(&self.queue, Leave { session, why: SessionEnd::Gone }).await;
                 }
@@ -141,21 +145,21 @@ impl ShimConnection {
     /// Passes on what the process reports, until its session ends.
     async fn pass_reports(
         &self,
-        session: SessionId,
-        pid: u32,
+        process: SessionProcess,
         reader: FrameReader,
         ended: oneshot::Receiver<SessionEnd>,
     ) {
-        let process = WatchedProcess::watch(pid);
+        let SessionProcess { session, pid, .. } = process;
+        let watched = WatchedProcess::watch(pid);
         let why = tokio::select! {
             // The queue's answers come first: their end follows from them.
             biased;
             // A queue that was lost to a bug gives no reason. It is back at once.
             why = ended => why.unwrap_or(SessionEnd::Stopping),
             // The process is dead, so its unread records are worthless.
-            () = process.ended() => SessionEnd::Gone,
+            () = watched.ended() => SessionEnd::Gone,
             () = self.outbox.closed() => self.outbox.end().unwrap_or(SessionEnd::Gone),
-            why = self.read_records(session, reader) => why,
+            why = self.read_records(process, reader) => why,
         };
         pass(&self.queue, Leave { session, why }).await;
         // The waiting frames are sent, and the farewell.
@@ -163,7 +167,10 @@ impl ShimConnection {
     }
 
     /// Reads records. One frame at a time waits for the queue, so that the others wait in the shim.
-    async fn read_records(&self, session: SessionId, mut reader: FrameReader) -> SessionEnd {
+    async fn read_records(&self, process: SessionProcess, mut reader: FrameReader) -> SessionEnd {
+        let SessionProcess { session, pid, uid } = process;
+        // Ordinary again at the session's end.
+        let mut raised: Option<Option<RaisedThread>> = None;
         loop {
             match reader.receive_known::<ToQueue>().await {
                 Ok(Some(ToQueue::Records(records))) if records.len() <= RECORDS_MAX => {
@@ -172,8 +179,13 @@ impl ShimConnection {
                         return SessionEnd::Gone;
                     }
                 }
-                // A hello again, or more records than a frame may have.
-                Ok(Some(ToQueue::Hello(_) | ToQueue::Records(_)))
+                Ok(Some(ToQueue::SessionThread { thread })) if raised.is_none() => {
+                    raised = Some(raise_priority(NamedThread { pid, thread, uid }));
+                }
+                // A hello or a thread again, or more records than a frame may have.
+                Ok(Some(
+                    ToQueue::Hello(_) | ToQueue::Records(_) | ToQueue::SessionThread { .. },
+                ))
                 | Err(LinkError::Decode(_) | LinkError::Encode(_)) => {
                     pass(&self.queue, NoteRefused { nonsense: true }).await;
                     return SessionEnd::Nonsense;
@@ -182,6 +194,27 @@ impl ShimConnection {
             }
         }
     }
+}
+
+/// The process at the other end of a session.
+#[derive(Clone, Copy)]
+struct SessionProcess {
+    session: SessionId,
+    /// By its own word.
+    pid: u32,
+    /// The account of its attempt.
+    uid: u32,
+}
+
+/// Raises the priority of a session's thread. Without that, launches of this process wait longer on a busy machine.
+fn raise_priority(named: NamedThread) -> Option<RaisedThread> {
+    let raised = RaisedThread::raise(named);
+    raised
+        .inspect_err(|error| {
+            tracing::info!(%error, pid = named.pid, "the thread of a session has ordinary priority");
+        })
+        .ok()
+        .flatten()
 }
 
 /// Sends the farewell, and waits a moment for its delivery.

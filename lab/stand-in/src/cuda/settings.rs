@@ -94,7 +94,7 @@ impl CudaSettings {
             version,
             rules: DeviceRules {
                 slice: micros(number("TESSERA_SIM_CUDA_SLICE_US", 2_000, 10_000_000)?.max(1)),
-                switch: micros(number("TESSERA_SIM_CUDA_SWITCH_US", 100, 10_000_000)?),
+                switch: micros(number("TESSERA_SIM_CUDA_SWITCH_US", 150, 10_000_000)?),
             },
             launch_cost: Duration::from_nanos(number(
                 "TESSERA_SIM_CUDA_LAUNCH_NS",

@@ -1,5 +1,5 @@
-//! How long a program with kernel-level sharing waits when its queue dies or returns, or when the
-//! holder is killed. Players run on the CUDA stand-in under the shim, and the agent's endpoint in its own
+//! How long a program with kernel-level sharing waits when its queue dies, fails or returns, or when the
+//! holder is killed. And whether another GPU's programs notice that a queue fails. Players run on the CUDA stand-in under the shim, and the agent's endpoint in its own
 //! process. Everything is read from the device's trace and the shim's log, on one clock.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -44,6 +44,9 @@ struct Arguments {
     /// How often the holder is killed.
     #[arg(long, default_value_t = 50)]
     holders: u32,
+    /// How often a bug ends the queue of the first GPU.
+    #[arg(long, default_value_t = 20)]
+    failures: u32,
     /// Folder of the stand-in's libraries and programs; `./x build` makes it.
     #[arg(long, default_value = "target/stand-in")]
     stand_in: PathBuf,
@@ -61,16 +64,18 @@ struct Arguments {
 enum Part {
     /// Runs the queue's process. Never started by hand.
     #[command(hide = true)]
-    Queue { folder: PathBuf, slice: String },
+    Queue { folder: PathBuf, slices: Vec<SliceId> },
 }
 
 /// The variables of the holder and of the filler.
 type Variables = [Vec<(String, String)>; 2];
+/// GPUs of the scene. Only the first one's queue and programs are disturbed.
+const GPUS: usize = 2;
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if let Some(Part::Queue { folder, slice }) = &arguments.part {
-        return queue(&arguments, folder, slice);
+    if let Some(Part::Queue { folder, slices }) = &arguments.part {
+        return queue(&arguments, folder, slices);
     }
     let folder = tempfile::tempdir()?;
     let setting = Setting {
@@ -79,23 +84,28 @@ fn main() -> Result<()> {
         switch_us: 0,
         rules: QueueRules::default(),
         run_in: 1,
+        ordinary: false,
     };
     let config = StandInConfig {
         mig: false,
-        ..StandInConfig::new(folder.path().join("node"), &["a30-24gb"])
+        ..StandInConfig::new(folder.path().join("node"), &["a30-24gb"; GPUS])
     };
-    let slice = SimulatedNode::open(&config)?.read()?.gpu_uuid(0);
-    let scene = Scene { setting: &setting, folder: folder.path(), slice: &slice };
+    let node = SimulatedNode::open(&config)?.read()?;
+    let slices = [node.gpu_uuid(0), node.gpu_uuid(1)];
+    let scene = Scene { setting: &setting, folder: folder.path(), slices: &slices };
     scene.write()?;
     let (mut process, variables) = scene.queue()?;
-    scene.learn(&variables)?;
-    let queues = scene.kill_queues(arguments.queues, &mut process, &variables)?;
-    let holders = scene.kill_holders(arguments.holders, &variables)?;
+    scene.learn(&variables[0])?;
+    scene.learn(&variables[1])?;
+    let failures = scene.fail_queues(arguments.failures, &mut process, &variables)?;
+    let queues = scene.kill_queues(arguments.queues, &mut process, &variables[0])?;
+    let holders = scene.kill_holders(arguments.holders, &variables[0])?;
     process.kill()?;
     process.wait()?;
     let result = json!({
-        "what": "waits of a filler when its queue is killed and comes back, and when the holder is killed",
+        "what": "waits of a filler when its queue fails, is killed and comes back, and when the holder is killed",
         "machine": machine::facts(),
+        "queue_failed": failures,
         "queue_killed": queues,
         "holder_killed": holders,
     });
@@ -105,7 +115,8 @@ fn main() -> Result<()> {
 struct Scene<'a> {
     setting: &'a Setting,
     folder: &'a Path,
-    slice: &'a str,
+    /// Of each GPU, as the driver names it.
+    slices: &'a [String; GPUS],
 }
 
 impl Scene<'_> {
@@ -114,12 +125,13 @@ impl Scene<'_> {
         Ok(fs::write(self.folder.join("filler"), FILLER)?)
     }
 
-    fn log(&self) -> PathBuf {
-        self.folder.join("shim.log")
+    /// The log of the shims of a GPU's programs.
+    fn log(&self, gpu: usize) -> PathBuf {
+        self.folder.join(format!("shim-{gpu}.log"))
     }
 
-    /// Starts the queue's process; returns it and what programs need to reach it.
-    fn queue(&self) -> Result<(Child, Variables)> {
+    /// Starts the queues' process; returns it and what the programs of each GPU need to reach it.
+    fn queue(&self) -> Result<(Child, [Variables; GPUS])> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("--stand-in")
             .arg(&self.setting.stand_in)
@@ -127,15 +139,18 @@ impl Scene<'_> {
             .arg(&self.setting.shim)
             .arg("queue")
             .arg(self.folder)
-            .arg(self.slice)
+            .args(self.slices)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("piped")?).read_line(&mut line)?;
-        let mut variables: Variables = serde_json::from_str(&line).context("no queue")?;
-        for each in &mut variables {
-            each.push(("TESSERA_KERNEL_LOG".to_owned(), self.log().display().to_string()));
+        let mut variables: [Variables; GPUS] = serde_json::from_str(&line).context("no queue")?;
+        for (gpu, of_gpu) in variables.iter_mut().enumerate() {
+            for each in of_gpu {
+                each.push(("TESSERA_KERNEL_LOG".to_owned(), self.log(gpu).display().to_string()));
+                each.push(("CUDA_VISIBLE_DEVICES".to_owned(), self.slices[gpu].clone()));
+            }
         }
         Ok((child, variables))
     }
@@ -179,12 +194,12 @@ impl Scene<'_> {
             // The time beyond its own kernel and the holder's.
             let pauses = launches.windows(2).map(|pair| pair[1] - pair[0]);
             later.push(millis(pauses.max().unwrap_or(0)));
-            let sessions = self.sessions()?.len();
+            let sessions = self.sessions(0)?.len();
             let (again, _) = self.queue()?;
             *process = again;
             let listens = now();
             std::thread::sleep(SETTLE);
-            let sessions = self.sessions()?.split_off(sessions);
+            let sessions = self.sessions(0)?.split_off(sessions);
             ensure!(sessions.len() == 2, "{} of two are back", sessions.len());
             let latest = sessions.into_iter().max().unwrap_or(0);
             back.push(millis(latest.saturating_sub(listens)));
@@ -213,9 +228,61 @@ impl Scene<'_> {
         Ok(json!({ "rounds": rounds, "next_launch_after": Spread::of(waited).millis() }))
     }
 
+    /// Lets a bug end the queue of the first GPU, while programs run on both.
+    fn fail_queues(
+        &self,
+        rounds: u32,
+        process: &mut Child,
+        variables: &[Variables; GPUS],
+    ) -> Result<serde_json::Value> {
+        let [mut back, mut first, mut other_before, mut other_after] = [const { Vec::new() }; 4];
+        let start =
+            |name, gpu: usize, which: usize| self.player(name, ENDLESS, &variables[gpu][which]);
+        let _holders = [start("holder", 0, 0)?, start("holder", 1, 0)?];
+        let [filler, other] = [start("filler", 0, 1)?, start("filler", 1, 1)?];
+        std::thread::sleep(SETTLE);
+        let undisturbed = fs::read_to_string(self.log(1))?;
+        let mut orders = process.stdin.take().context("piped")?;
+        for _ in 0..rounds {
+            std::thread::sleep(SETTLE);
+            let sessions = self.sessions(0)?.len();
+            let failed = now();
+            writeln!(orders, "{}", self.slices[0])?;
+            std::thread::sleep(SETTLE);
+            let sessions = self.sessions(0)?.split_off(sessions);
+            ensure!(sessions.len() == 2, "{} of two are back", sessions.len());
+            let latest = sessions.into_iter().max().unwrap_or(0);
+            back.push(millis(latest.saturating_sub(failed)));
+            let launched = filler.kernels()?.into_iter().map(|ran| ran.queued);
+            let next = launched.filter(|at| *at > failed).min();
+            first.push(millis(next.context("the filler makes no progress")? - failed));
+            let span = u64::try_from(SETTLE.as_nanos())?;
+            let launched: Vec<u64> = other.kernels()?.into_iter().map(|ran| ran.queued).collect();
+            let pause = |from: u64, until: u64| {
+                let within = |at: &&u64| (from..until).contains(*at);
+                let within: Vec<u64> = launched.iter().filter(within).copied().collect();
+                let longest = within.windows(2).map(|pair| pair[1] - pair[0]).max();
+                longest.map(millis).context("the other GPU's filler makes no progress")
+            };
+            other_before.push(pause(failed - span, failed)?);
+            other_after.push(pause(failed, failed + span)?);
+        }
+        process.stdin = Some(orders);
+        // Neither a session that began again, nor a queue that was given up.
+        let news = fs::read_to_string(self.log(1))?.split_off(undisturbed.len());
+        Ok(json!({
+            "rounds": rounds,
+            "both_back_after": Spread::of(back).millis(),
+            "first_launch_after": Spread::of(first).millis(),
+            "log_lines_of_the_other_gpu": news.lines().count(),
+            "longest_pause_of_the_other_gpu_before": Spread::of(other_before).millis(),
+            "longest_pause_of_the_other_gpu_after": Spread::of(other_after).millis(),
+        }))
+    }
+
     /// Returns when sessions began, by the shims' log.
-    fn sessions(&self) -> Result<Vec<u64>> {
-        let text = fs::read_to_string(self.log())?;
+    fn sessions(&self, gpu: usize) -> Result<Vec<u64>> {
+        let text = fs::read_to_string(self.log(gpu))?;
         let began = text.lines().filter(|line| line.contains(": session "));
         Ok(began.filter_map(|line| line.split(' ').next()?.parse().ok()).collect())
     }
@@ -225,8 +292,9 @@ fn millis(nanos: u64) -> f64 {
     Duration::from_nanos(nanos).as_secs_f64() * 1e3
 }
 
-/// The queue's process: admits both, prints how they find it, and serves until it is killed.
-fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
+/// The queues' process: admits a holder and a filler on each slice, prints how they find it, and serves until it is
+/// killed. Each line on standard input names a slice, whose queue then fails.
+fn queue(arguments: &Arguments, folder: &Path, slices: &[SliceId]) -> Result<()> {
     let settings = KernelSettings {
         shim: arguments.shim.clone(),
         rules: QueueRules::default(),
@@ -235,11 +303,10 @@ fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
     };
     let (endpoint, mut events) = start(settings)?;
     endpoint.handle.adopt(|_| true);
-    let slice: SliceId = slice.parse()?;
-    let admit = |number: u128, name: &str, priority: u8| -> Result<Vec<(String, String)>> {
+    let admit = |slice: &SliceId, number: usize, name: &str, priority: u8| {
         let admission = Admission {
-            attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number)),
-            gpu: gpu_of_slice(&slice)?,
+            attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number as u128)),
+            gpu: gpu_of_slice(slice)?,
             slice: slice.clone(),
             task: TaskKey::new(name)?,
             priority: Priority::try_from(priority)?,
@@ -252,7 +319,19 @@ fn queue(arguments: &Arguments, folder: &Path, slice: &str) -> Result<()> {
         let found = BTreeMap::from([("LD_LIBRARY_PATH".to_owned(), library)]);
         Ok(endpoint.handle.admit(admission, &found)?)
     };
-    println!("{}", serde_json::to_string(&[admit(1, "holder", 0)?, admit(2, "filler", 9)?])?);
-    while events.blocking_recv().is_some() {}
+    let mut variables: Vec<Variables> = Vec::new();
+    for (gpu, slice) in slices.iter().enumerate() {
+        let (holder, filler) = (2 * gpu + 1, 2 * gpu + 2);
+        let admitted: Result<_> = admit(slice, holder, "holder", 0)
+            .and_then(|one| Ok([one, admit(slice, filler, "filler", 9)?]));
+        variables.push(admitted?);
+    }
+    println!("{}", serde_json::to_string(&variables)?);
+    std::thread::spawn(move || while events.blocking_recv().is_some() {});
+    for line in std::io::stdin().lines() {
+        let slice: SliceId = line?.trim().parse()?;
+        let gpu = gpu_of_slice(&slice)?;
+        ensure!(endpoint.handle.fail_queue(&gpu, slice), "no queue of {gpu}");
+    }
     Ok(())
 }

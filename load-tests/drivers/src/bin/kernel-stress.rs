@@ -15,7 +15,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_kernel_queue::QueueRules;
+use tessera_kernel_queue::{Nanos, QueueRules};
+use tessera_load_tests::busy::BusyProcessors;
 use tessera_load_tests::machine;
 use tessera_load_tests::players::{CoRunners, Played, Program, Setting, Stage, seconds, total};
 use tessera_simulator::cluster::number::count;
@@ -33,7 +34,7 @@ struct Arguments {
     #[arg(long, default_value_t = 300)]
     tasks: u32,
     /// Cost of a context switch on the device, in microseconds.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 150)]
     switch_us: u64,
     /// Folder of the stand-in's libraries and programs; `./x build` makes it.
     #[arg(long, default_value = "target/stand-in")]
@@ -55,6 +56,8 @@ struct StressScene {
     co_runners: CoRunners,
     /// Bursts in one task of the high program.
     bursts: u32,
+    /// Whether other programs keep every processor busy, and these have the priority that jobs have.
+    busy: bool,
 }
 
 fn filler(took: &str) -> String {
@@ -78,6 +81,7 @@ fn scenes(tasks: u32) -> Vec<StressScene> {
         played: [HOLDER.to_owned(), filler(took)],
         co_runners: CoRunners { processes, threads },
         bursts: 1,
+        busy: false,
     };
     let one = CoRunners { processes: 1, threads: 1 };
     let bursts = tasks.div_ceil(BURSTS).max(1) * BURSTS;
@@ -90,12 +94,14 @@ fn scenes(tasks: u32) -> Vec<StressScene> {
         together("100-threads-of-1-ms", "1ms", 1, 100),
         together("one-thread-of-1-ms", "1ms", 1, 1),
         together("8-threads-of-1-ms", "1ms", 1, 8),
+        StressScene { busy: true, ..together("busy-processors", "1ms", 1, 1) },
         StressScene {
             name: "holder-with-new-shapes",
             measured: [HOLDER.to_owned(), filler("1ms")],
             played: [with_new_shapes("30ms", bursts, 1_000, "gap 8ms"), filler("1ms")],
             co_runners: one,
             bursts,
+            busy: false,
         },
         StressScene {
             name: "holder-with-a-wrong-profile",
@@ -103,6 +109,7 @@ fn scenes(tasks: u32) -> Vec<StressScene> {
             played: [HOLDER.replace("dur=2ms", "dur=30ms"), filler("1ms")],
             co_runners: one,
             bursts: 1,
+            busy: false,
         },
         StressScene {
             name: "filler-with-new-shapes",
@@ -110,6 +117,7 @@ fn scenes(tasks: u32) -> Vec<StressScene> {
             played: [HOLDER.to_owned(), with_new_shapes("300us", 3_000, 20, "")],
             co_runners: one,
             bursts: 1,
+            busy: false,
         },
     ]
 }
@@ -162,7 +170,7 @@ fn take_over(arguments: &Arguments) -> Result<Vec<Value>> {
             "player 1\nkernel piece dur={took}\n{}sync\n",
             "run piece 8x1x1/128x1x1\n".repeat(launches)
         );
-        let stage = stage(arguments, [HOLDER.to_owned(), ahead], 0)?;
+        let stage = stage(arguments, [HOLDER.to_owned(), ahead], (0, false))?;
         stage.measure(3)?;
         let alone = stage.alone(30)?.tasks;
         let (mut first, mut all) = (Vec::new(), Vec::new());
@@ -194,13 +202,21 @@ fn take_over(arguments: &Arguments) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-fn stage(arguments: &Arguments, recordings: [String; 2], run_in: u32) -> Result<Stage> {
+fn stage(
+    arguments: &Arguments,
+    recordings: [String; 2],
+    (run_in, ordinary): (u32, bool),
+) -> Result<Stage> {
     let setting = Setting {
         stand_in: arguments.stand_in.clone(),
         shim: arguments.shim.clone(),
         switch_us: arguments.switch_us,
-        rules: QueueRules::default(),
+        rules: QueueRules {
+            switch: Nanos::from_micros(arguments.switch_us),
+            ..QueueRules::default()
+        },
         run_in,
+        ordinary,
     };
     let [of_high, of_low] = recordings;
     let named = |name: &str, recording| Program { name: name.to_owned(), recording };
@@ -208,19 +224,18 @@ fn stage(arguments: &Arguments, recordings: [String; 2], run_in: u32) -> Result<
 }
 
 fn play(arguments: &Arguments, scene: &StressScene) -> Result<Value> {
-    let stage = stage(arguments, scene.measured.clone(), 1)?;
+    let stage = stage(arguments, scene.measured.clone(), (1, scene.busy))?;
     stage.measure(150)?;
     for (which, recording) in scene.played.iter().enumerate() {
         stage.replace(which, recording)?;
     }
     let tasks = (arguments.tasks / scene.bursts).max(1);
-    let alone = stage.alone(tasks)?;
+    let quiet = stage.alone(tasks)?;
+    // Until the end of the scene.
+    let busy = if scene.busy { Some(BusyProcessors::start()?) } else { None };
+    let alone = if scene.busy { stage.alone(tasks)? } else { quiet.clone() };
     let (together, [high, low]) = stage.together(tasks, scene.co_runners)?;
-    let p99 = |played: &Played| {
-        let mut times = played.tasks.clone();
-        times.sort_unstable();
-        seconds(times[(times.len() * 99).div_ceil(100) - 1])
-    };
+    let p99 = |played: &Played| seconds(played.task_at(99));
     let share = |part: f64| (part * 1_000.0).round() / 1_000.0;
     let waited = together.waited();
     Ok(json!({
@@ -233,6 +248,8 @@ fn play(arguments: &Arguments, scene: &StressScene) -> Result<Value> {
         "low_kernels": together.low.len(),
         "low_busy_ms": share(seconds(total(&together.low)) * 1e3),
         "ungranted": low.ungranted,
+        "busy_processes": busy.as_ref().map(BusyProcessors::count),
+        "alone_and_busy_times_alone": scene.busy.then(|| share(alone.ratio_to(&quiet))),
         "aged": low.counters.aged,
         "probes": low.counters.probes,
         "grants": low.counters.grants,

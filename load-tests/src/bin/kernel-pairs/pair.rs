@@ -98,9 +98,7 @@ fn without_short_gaps(spans: &[KernelSpan], switch: Nanos) -> Vec<KernelSpan> {
 
 /// Compares a run with the one alone.
 pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
-    let mut tasks = played.tasks.clone();
-    tasks.sort_unstable();
-    let at = |part: usize| seconds(tasks[(tasks.len() - 1) * part / 100]) * 1e3;
+    let at = |part| seconds(played.task_at(part)) * 1e3;
     let waited = played.waited();
     json!({
         "high_took_ms": round(seconds(played.window.1 - played.window.0) * 1e3),
@@ -108,6 +106,8 @@ pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
         "high_waited_for_low_ms": round(seconds(waited.for_kernels) * 1e3),
         "high_waited_for_switches_ms": round(seconds(waited.for_switches) * 1e3),
         "task_median_ms": round(at(50)),
+        "task_p99_ms": round(at(99)),
+        "task_p99_times_alone": round(at(99) / (seconds(alone.task_at(99)) * 1e3)),
         "task_max_ms": round(at(100)),
         "high_busy_ms": round(seconds(total(&played.high)) * 1e3),
         "low_busy_ms": round(seconds(total(&played.low)) * 1e3),
