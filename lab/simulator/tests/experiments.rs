@@ -22,8 +22,9 @@ fn every_experiment_holds_or_states_why_not() {
     }
     assert!(all > 100, "{all} comparisons");
     // A shortfall more is a change for the worse, and is to be looked at. Two are there since losses under MPS are
-    // measured: MMK's gain, and MIGER's.
-    assert!(short <= 16, "{short} of {all} fall short");
+    // measured: MMK's gain, and MIGER's. Seven are rows that were not compared before: X3, X6 with a cooldown, X10 with cuts,
+    // MIGER over MISO (2), and the forest's own error (2).
+    assert!(short <= 23, "{short} of {all} fall short");
     assert!(experiment::of("X99").is_none());
 }
 
