@@ -117,6 +117,11 @@ enum SimulationEvent {
         gpu: usize,
         stamp: u32,
     },
+    /// The migration cooldown of a job that began then has ended.
+    Rested {
+        job: usize,
+        began: u64,
+    },
     Round,
 }
 
@@ -249,6 +254,7 @@ impl<'s> SimulationRun<'s> {
                 self.tried(gpu)?;
                 Ok(true)
             }
+            SimulationEvent::Rested { job, began } => Ok(self.rested(job, began)),
             SimulationEvent::Round => Ok(true),
             SimulationEvent::Wakes { .. }
             | SimulationEvent::Cut { .. }

@@ -28,6 +28,16 @@ impl SimulationRun<'_> {
             return;
         };
         let at = rested_at(Millis::new(self.now), cooldown);
-        self.schedule(at.get(), SimulationEvent::Round);
+        self.schedule(at.get(), SimulationEvent::Rested { job: task, began: self.now });
+    }
+
+    /// The cooldown of a job has ended, if it is still where it was. A session keeps what it knows of a GPU until that
+    /// GPU changes, and which of its jobs can be moved is a part of that.
+    pub(super) fn rested(&mut self, task: usize, began: u64) -> bool {
+        let here = self.tasks[task].spot.filter(|spot| spot.began == Some(began));
+        if let Some(spot) = here {
+            self.touch(spot.gpu);
+        }
+        here.is_some()
     }
 }
