@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tessera_model::lease::LeaseTerms;
 use tessera_model::sizing::MemoryPrediction;
 use tessera_model::{Millis, NodeName, RetentionTime};
+use tessera_placement::migration_cooldown::MIGRATION_COOLDOWN;
 use tessera_placement::policy::PolicyOptions;
 use tessera_placement::power::PowerCap;
 use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
@@ -31,9 +32,6 @@ const KEEP_ROUNDS: RetentionTime = RetentionTime::days(7);
 /// Default time that the audit log is kept: a year, and the time until somebody looks.
 const KEEP_AUDIT: RetentionTime = RetentionTime::days(400);
 
-/// Default time that a job runs before it may migrate (again): many times what a migration costs, so
-/// that migrations take a small part of a job's time.
-const MIGRATION_COOLDOWN_SECS: u64 = 300;
 /// Default time that a round may spend on improving placements.
 const IMPROVE_FOR_MS: u64 = 10;
 
@@ -385,7 +383,7 @@ impl Settings {
             migration_cooldown: args
                 .migration_cooldown
                 .or(file.migration_cooldown)
-                .unwrap_or(MIGRATION_COOLDOWN_SECS),
+                .unwrap_or(MIGRATION_COOLDOWN.get() / 1_000),
             memory_prediction: args
                 .memory_prediction
                 .or(file.memory_prediction)

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tessera_model::mig::Profile;
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
+use tessera_placement::migration_cooldown::has_rested;
 use tessera_placement::preemption::PreemptionPrice;
 use tessera_placement::{
     Account, Basis, GpuView, JobFacts, JobTable, Knowledge, MpsClient, Predictor, RunTime,
@@ -236,8 +237,7 @@ impl<'c> ClusterForecast<'c> {
             // The work before the checkpoint is not lost.
             return known.facts.movable.then_some(Millis::ZERO);
         };
-        let rest = self.cluster.migrations.cooldown;
-        let rested = live.began.is_some_and(|began| self.now >= began.plus(rest));
+        let rested = has_rested(live.began, self.cluster.migrations.cooldown, self.now);
         (rested && is_live_movable(live, &self.cluster.migrations, attempt, self.now))
             .then(|| self.cluster.predictions.migration_cost(live))
     }

@@ -18,6 +18,7 @@ pub mod fair;
 mod feasibility;
 pub mod gangs;
 pub mod kernel_sharing;
+pub mod migration_cooldown;
 mod numbers;
 pub mod offer;
 pub mod placement_search;

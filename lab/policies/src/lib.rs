@@ -8,6 +8,7 @@
 
 mod cached;
 mod dyna_p;
+mod earliest_deadline;
 mod miger;
 mod miso;
 mod mmk;
@@ -22,6 +23,7 @@ mod whole_gpu;
 use tessera_placement::policy::{NAMES, Policy, Tessera, by_name};
 
 pub use dyna_p::DynaP;
+pub use earliest_deadline::EarliestDeadline;
 pub use miger::Miger;
 pub use miso::Miso;
 pub use mmk::Mmk;

@@ -11,6 +11,7 @@ pub mod calibration;
 pub mod colocation;
 pub mod contention;
 mod engine;
+pub mod exact_batch;
 pub mod experiment;
 mod finding;
 pub mod fleet;

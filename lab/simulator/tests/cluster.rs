@@ -96,6 +96,10 @@ impl Policy for Afresh {
         self.0.name()
     }
 
+    fn moves(&self) -> bool {
+        self.0.moves()
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,

@@ -165,6 +165,30 @@ impl Policy for Watched {
 }
 
 #[test]
+fn no_job_is_moved_within_its_migration_cooldown_which_controllers_share() {
+    let jobs = workload::built_in("poisson:jobs=80,gap=40", 5).unwrap().jobs;
+    let moves_under = |overheads: Overheads| {
+        let outcome = simulated(&jobs, "2xa100-40gb", &Tessera::default(), overheads);
+        let mut shortest = u64::MAX;
+        for early in &outcome.segments {
+            let is_moved = outcome
+                .segments
+                .iter()
+                .any(|late| late.job == early.job && late.from_ms > early.from_ms);
+            if is_moved {
+                shortest = shortest.min(early.to_ms - early.from_ms);
+            }
+        }
+        (outcome.moves, shortest)
+    };
+    let (moves, shortest) = moves_under(Overheads::default());
+    assert!(moves > 0 && shortest >= 300_000, "{moves} moves, the earliest after {shortest} ms");
+    let free = Overheads { migration_cooldown_ms: 0, ..Overheads::default() };
+    let (more, shortest) = moves_under(free);
+    assert!(more > moves && shortest < 300_000, "{more} moves, the earliest after {shortest} ms");
+}
+
+#[test]
 fn of_slices_that_do_as_well_the_smaller_is_taken() {
     // Nine tenths of its speed on two slices: the rest of the GPU would only draw power.
     let line =

@@ -6,11 +6,8 @@ use tessera_frames::cluster::{ExitRecord, StopCause};
 use tessera_model::life::Outcome;
 use tessera_model::mig::Slot;
 use tessera_model::{AttemptId, GpuId, JobId, Millis};
+use tessera_placement::migration_cooldown::MIGRATION_COOLDOWN;
 use tessera_placement::{Explanation, InstanceState, InstanceView};
-
-/// The default migration cooldown: how long a job runs at least before it is moved. It is many
-/// times the cost of a migration, so that migrations take a small part of a job's time.
-pub(crate) const MIGRATION_COOLDOWN: Millis = Millis::from_secs(300);
 
 /// Jobs that are being migrated, and the placements that are kept for them.
 #[derive(Clone, Debug)]

@@ -3,6 +3,7 @@
 mod act;
 mod alone;
 mod auto_share;
+mod cooldown;
 mod cut;
 mod ending;
 mod forecast;
@@ -76,6 +77,8 @@ pub struct SimulationRun<'s> {
     tasks: Vec<SimulatedTask>,
     /// The user of each job.
     users: Vec<Arc<str>>,
+    /// The migration cooldown; `None` for policies that no controller runs.
+    cooldown: Option<Millis>,
     alone: SoloTimes<'s>,
     /// The policy's session; it is taken out while it decides.
     session: Option<Box<dyn Session + 's>>,
@@ -113,6 +116,11 @@ enum SimulationEvent {
     Tried {
         gpu: usize,
         stamp: u32,
+    },
+    /// The migration cooldown of a job that began then has ended.
+    Rested {
+        job: usize,
+        began: u64,
     },
     Round,
 }
@@ -163,6 +171,7 @@ impl<'s> SimulationRun<'s> {
             by_gpu,
             tasks: setup.jobs.iter().map(|job| SimulatedTask::new(job, &kinds)).collect(),
             users: setup.jobs.iter().map(|job| job.user.as_str().into()).collect(),
+            cooldown: cooldown::cooldown_of(&setup),
             alone: SoloTimes::of(setup.jobs, setup.fleet),
             session: Some(session(setup.policy)),
             queue: BTreeSet::new(),
@@ -245,6 +254,7 @@ impl<'s> SimulationRun<'s> {
                 self.tried(gpu)?;
                 Ok(true)
             }
+            SimulationEvent::Rested { job, began } => Ok(self.rested(job, began)),
             SimulationEvent::Round => Ok(true),
             SimulationEvent::Wakes { .. }
             | SimulationEvent::Cut { .. }

@@ -1,8 +1,10 @@
 //! Rows of the papers that can be rerun: the published value and the one measured here.
 
 mod auto_share;
+mod batches;
 mod coexec;
 mod contention;
+mod deadlines;
 mod dyna_p;
 mod fikit;
 mod geometry;
@@ -11,6 +13,7 @@ mod memory_jobs;
 mod memory_series;
 mod migm;
 mod miso;
+mod mixed_gpus;
 mod mmk;
 mod traces;
 
@@ -60,6 +63,9 @@ const ROWS: &[ExperimentEntry] = &[
     ("FIKIT", false, fikit::combinations),
     ("TRACES", true, traces::stress),
     ("AUTO", true, auto_share::auto_share),
+    ("BATCHES", true, batches::batches),
+    ("DEADLINES", true, deadlines::deadlines),
+    ("MIXED-GPUS", true, mixed_gpus::mixed_gpus),
 ];
 
 /// Seeds of the experiments that need several: as many as MISO's rows have.
@@ -85,6 +91,9 @@ pub fn with_seeds_from(name: &str, first: u64) -> Option<Vec<Finding>> {
     match name {
         "MEMORY-FRESH" => Some(memory::fresh_from(first)),
         "MEMORY-JOBS-FRESH" => Some(memory_jobs::fresh_from(first)),
+        "BATCHES" => Some(batches::from(first)),
+        "DEADLINES" => Some(deadlines::from(first)),
+        "MIXED-GPUS" => Some(mixed_gpus::from(first)),
         _ => None,
     }
 }

@@ -1,6 +1,7 @@
 //! What it costs to move jobs and to cut GPUs.
 
 use serde::{Deserialize, Serialize};
+use tessera_placement::migration_cooldown::MIGRATION_COOLDOWN;
 use tessera_placement::preemption::PreemptionRules;
 
 use super::job::SimulatedJob;
@@ -123,6 +124,14 @@ pub struct Overheads {
     /// How jobs slow each other under MPS.
     #[serde(default)]
     pub contention: ContentionTruth,
+    /// How long a job runs at least before a policy of controllers may migrate it (again), in milliseconds; the
+    /// default of controllers if missing. The papers' policies have no such rule.
+    #[serde(default = "migration_cooldown_ms")]
+    pub migration_cooldown_ms: u64,
+}
+
+const fn migration_cooldown_ms() -> u64 {
+    MIGRATION_COOLDOWN.get()
 }
 
 const fn no_preemption() -> PreemptionRules {
@@ -141,6 +150,7 @@ impl Default for Overheads {
             sharing: SimulatedSharing::Policy,
             preemption: PreemptionRules::OFF,
             contention: ContentionTruth::Measured,
+            migration_cooldown_ms: migration_cooldown_ms(),
         }
     }
 }

@@ -157,7 +157,7 @@ fn gained(rate: &dyn Fn(u8) -> Option<f64>, whole: f64) -> f64 {
 
 /// Compares the forest with the other learners on both tables, as the paper's Table IV does: errors
 /// of 3.51 % (random forest), 4.65 % (perceptron), 20.01 % (linear) and 27.08 % (support vectors).
-/// Its rows are not published, so that only the order can be compared.
+/// Its rows are not published, so that only the order is expected to be the same.
 pub fn findings() -> Vec<Finding> {
     let tables = [("measured", measured()), ("generated", generated(1))];
     let rows = tables.iter().flat_map(|(name, table)| {
@@ -177,18 +177,23 @@ pub fn findings() -> Vec<Finding> {
                 expected: 1.0,
                 found: rounded(found),
                 spread: None,
-                tolerance: 0.05,
+                tolerance: 0.0,
                 side: Side::AtMost,
                 proof: Proof::Proxy,
                 over_bound: None,
-                holds: found <= 1.05,
+                holds: found < 1.0,
                 short: None,
             }
         };
-        others.map(one)
+        let error = format!("{name} co-locations: error of the random forest, %");
+        let error = Finding::at_most("MMK-IV", error, Proof::Proxy, 3.51, forest).known(OTHER_ROWS);
+        others.map(one).into_iter().chain([error])
     });
     rows.collect()
 }
+
+/// Why the forest's error is larger than printed.
+const OTHER_ROWS: &str = "the paper's rows are not published; ours have other jobs, and each is held out with its copies";
 
 #[cfg(test)]
 mod tests {

@@ -78,6 +78,7 @@ pub const BUILT_IN: &[&str] = &[
     "migm-ht1",
     "migm-ht2",
     "migm-ht3",
+    "migm-ml1",
     "migm-ml2",
     "migm-ml3",
     "coexec-trio",

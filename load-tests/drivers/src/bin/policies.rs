@@ -47,6 +47,10 @@ struct Arguments {
     /// Other settings of `tessera`, for experiments, as `name=number`.
     #[arg(long, value_delimiter = ',')]
     set: Vec<String>,
+    /// An earlier result. Its rows are kept where this run has none, so that a change of one policy needs no run of the
+    /// others.
+    #[arg(long)]
+    keep: Option<PathBuf>,
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -199,6 +203,10 @@ fn main() -> anyhow::Result<()> {
             also.split_once('@').context("--also is written WORKLOAD@GPUS")?;
         rows.push(table(&case(also, workload, cluster, u64::MAX), &arguments)?);
     }
+    if let Some(keep) = &arguments.keep {
+        let earlier: Value = serde_json::from_str(&std::fs::read_to_string(keep)?)?;
+        rows = with_kept(earlier["cases"].as_array().context("no cases")?, rows);
+    }
     if let Some(svg) = &arguments.svg {
         std::fs::write(svg, drawing::draw(&rows))?;
     }
@@ -211,6 +219,27 @@ fn main() -> anyhow::Result<()> {
         std::fs::write(out, serde_json::to_string_pretty(&result)? + "\n")?;
     }
     Ok(())
+}
+
+/// Returns the earlier cases with the policies that were run again, then new cases.
+fn with_kept(earlier: &[Value], rows: Vec<Value>) -> Vec<Value> {
+    let mut cases = earlier.to_vec();
+    for row in rows {
+        let Some(known) = cases.iter_mut().find(|case| case["case"] == row["case"]) else {
+            cases.push(row);
+            continue;
+        };
+        let again = row["policies"].as_array().cloned().unwrap_or_default();
+        for policy in again {
+            let all = known["policies"].as_array_mut();
+            let old =
+                all.and_then(|all| all.iter_mut().find(|old| old["policy"] == policy["policy"]));
+            if let Some(old) = old {
+                *old = policy;
+            }
+        }
+    }
+    cases
 }
 
 /// Reads a workload: a built-in one, or a file, in whose name `SEED` stands for the seed.

@@ -180,6 +180,11 @@ pub(super) fn all_weighed<'q>(
         && occupants(cluster).all(is_known)
 }
 
+/// Returns whether all running jobs may be migrated now: none of them rests after its start.
+pub(super) fn all_running_are_weighed(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
+    occupants(cluster).all(|job| can_be_weighed(&knowledge.jobs.facts(job)))
+}
+
 /// The same of some jobs that wait.
 pub(super) fn are_weighed<'q>(
     cluster: &ClusterView,

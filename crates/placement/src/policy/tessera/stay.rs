@@ -67,6 +67,10 @@ const SURVEYED_MAX: usize = 64;
 /// change before they are used.
 const DEPTH: usize = 8;
 
+/// The most reservations of one round while jobs with a deadline need them: without one, jobs behind it may take its
+/// last chance. Chosen to limit the duration of a round.
+const DEADLINE_DEPTH: usize = 64;
+
 /// How much cheaper a later place must be for a job to leave a free one to others. Chosen: predictions are off
 /// by more than a few percent.
 const WAIT_GAIN: f64 = 0.9;
@@ -348,7 +352,7 @@ impl<'c> StayRound<'c> {
         // No job with the same request found a place, and none of them is used for backfill.
         let again = self.waiting.contains_key(&size.number);
         let full = self.reservations.len() >= DEPTH;
-        if again && full && !self.fills(job) {
+        if again && full && !self.fills(job) && !self.has_deadline(job) {
             self.wait_behind(job, &size);
             return Served::Decided;
         }
@@ -356,7 +360,8 @@ impl<'c> StayRound<'c> {
             return Served::Decided;
         };
         let place = self.find_place(job, &sized);
-        let place = match deadline.filter(|_| !full) {
+        let is_reservable = self.reservations.len() < DEADLINE_DEPTH;
+        let place = match deadline.filter(|_| is_reservable) {
             Some(deadline) => match self.serve_by(deadline, (job, &size), &sized, place, others) {
                 None => return Served::Decided,
                 Some(place) => place,
@@ -455,8 +460,8 @@ impl<'c> StayRound<'c> {
             self.start(job, sized, place.clone(), others);
             return None;
         }
-        let later = self.find_later(job, sized).map(|(later, _)| later);
-        let Some(later) = later.filter(|later| later.ends <= deadline) else { return Some(place) };
+        let later = self.find_later_by(deadline, job, sized);
+        let Some((later, _)) = later else { return Some(place) };
         self.reserve(later);
         self.first_waiting.get_or_insert(job.id);
         self.waiting.entry(size.number).or_insert(job.id);
@@ -514,6 +519,12 @@ impl<'c> StayRound<'c> {
     /// Returns whether a job has waited so long that it is served before all others.
     fn is_aged(&self, job: &QueuedJob) -> bool {
         self.now.minus(job.submitted) >= self.patience
+    }
+
+    /// Returns whether a job has a deadline, and may have a reservation for it.
+    fn has_deadline(&self, job: &QueuedJob) -> bool {
+        self.reservations.len() < DEADLINE_DEPTH
+            && self.knowledge.jobs.facts(job.id).deadline.is_some()
     }
 
     /// Returns whether a job is known to end, so that it may use a slot before the job that it is

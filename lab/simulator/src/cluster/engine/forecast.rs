@@ -156,6 +156,7 @@ impl JobTable for RunPredictions<'_, '_> {
                 .saturating_sub(super::placing::progress(self.run.now - spot.settled, spot.pace));
         }
         let restore = self.run.setup.overheads.move_ms(truth);
+        let restore = restore.filter(|_| self.run.has_rested(index(job)));
         JobFacts {
             done: self.run.known_progress(index(job), left),
             since: task.spot.map(|spot| Millis::new(spot.since)),

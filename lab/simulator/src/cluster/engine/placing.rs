@@ -30,6 +30,7 @@ impl SimulationRun<'_> {
             sm,
             kernel_priority,
             since: now,
+            began: None,
             phase,
             settled: now,
             pace: u64::MAX,
@@ -65,7 +66,9 @@ impl SimulationRun<'_> {
         self.tasks[task].first_start.get_or_insert(self.now);
         spot.phase = TaskPhase::Loading(self.now + costs);
         spot.settled = self.now;
+        spot.began = Some(self.now);
         self.tasks[task].spot = Some(spot);
+        self.review_after_cooldown(task);
         self.tasks[task].stamp += 1;
         let stamp = self.tasks[task].stamp;
         self.schedule(self.now + costs, SimulationEvent::Wakes { job: task, stamp });

@@ -44,6 +44,8 @@ pub(super) struct TaskPlacement {
     pub(super) sm: Option<SmPercent>,
     pub(super) kernel_priority: Option<Priority>,
     pub(super) since: u64,
+    /// When its program began there; `None` while its instance is being created.
+    pub(super) began: Option<u64>,
     pub(super) phase: TaskPhase,
     /// The time up to which its progress is counted.
     pub(super) settled: u64,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use tessera_lab_policies::StaticBySize;
-use tessera_model::Bytes;
 use tessera_model::number::clamped;
+use tessera_model::{Bytes, Millis};
+use tessera_placement::migration_cooldown::MIGRATION_COOLDOWN;
 
 use super::{ExperimentTrial, Finding, Proof, near, overheads_free, runs, runs_under};
 use crate::cluster::calibration::mean;
@@ -26,23 +27,32 @@ pub(super) fn figure_7() -> Vec<Finding> {
     let jobs = jobs("dyna-p-fig7");
     let mut findings = Vec::new();
     // The factor of `dyna-p` was chosen with knowledge of this figure.
-    for (policy, proof) in [("dyna-p", Proof::CalibratedOnTheseRows), ("tessera", Proof::Exact)] {
-        let trial = ExperimentTrial {
-            overheads: overheads_free(),
-            ..ExperimentTrial::new(&jobs, "a30-24gb", policy)
-        };
+    let rows = [
+        ("dyna-p", "dyna-p", Proof::CalibratedOnTheseRows, MIGRATION_COOLDOWN),
+        ("tessera", "tessera without a migration cooldown", Proof::Exact, Millis::ZERO),
+        ("tessera", "tessera as controllers run it", Proof::Exact, MIGRATION_COOLDOWN),
+    ];
+    for (policy, name, proof, cooldown) in rows {
+        let overheads = Overheads { migration_cooldown_ms: cooldown.get(), ..overheads_free() };
+        let trial =
+            ExperimentTrial { overheads, ..ExperimentTrial::new(&jobs, "a30-24gb", policy) };
         let Some(done) = runs(&trial) else { continue };
-        let what = format!("figure 7 under {policy}: makespan, s (optimum 250)");
+        let what = format!("figure 7 under {name}: makespan, s (optimum 250)");
         findings.push(
             Finding::at_most("X6", what, proof, 285.0, done.makespan_s)
+                .known(COOLDOWN)
                 .ratio(done.makespan_s / 250.0),
         );
         let late = count(done.deadlines_missed);
-        let what = format!("figure 7 under {policy}: deadlines missed");
+        let what = format!("figure 7 under {name}: deadlines missed");
         findings.push(Finding::at_most("X6", what, proof, 1.0, late));
     }
     findings
 }
+
+/// Why controllers take longer than the figure.
+const COOLDOWN: &str =
+    "no job of the figure takes as long as the migration cooldown, so that none is moved";
 
 /// Models that are small by Dyna-P's table 2; the others are medium or large.
 const SMALL: [&str; 1] = ["DistilGPT2-82M"];
@@ -184,6 +194,13 @@ pub(super) fn fifty() -> Vec<Finding> {
 /// Mean gaps of 4b in milliseconds, from the slowest to the fastest.
 const GAPS_MS: [&str; 4] = ["6.8", "5.6", "4.75", "4.0"];
 
+/// The printed growth of the makespan over the rates of arrival, in percent; `oracle` is MISO with known speeds.
+const GROWTHS: [(&str, f64); 2] = [("dyna-p", 11.76), ("oracle", 14.67)];
+
+/// Why the growth differs.
+const UNSTATED: &str =
+    "the paper states neither the rates nor the durations, and growth depends on both";
+
 /// 4b: 5,000 jobs on 160 A100, at four rates.
 pub(super) fn scale() -> Vec<Finding> {
     let mut growth = Vec::new();
@@ -217,6 +234,13 @@ pub(super) fn scale() -> Vec<Finding> {
     if let [dyna_p, miso, ..] = cuts[..] {
         let what = "reconfigurations of Dyna-P over MISO's at the fastest rate";
         findings.push(Finding::at_most("DYNA-P-B", what, Proof::Proxy, 1.0, dyna_p / miso));
+    }
+    for (at, (policy, printed)) in GROWTHS.into_iter().enumerate() {
+        let Some(grown) = growth.get(at) else { continue };
+        let what =
+            format!("{policy}: growth of the makespan from the fastest to the slowest rate, %");
+        let percent = 100.0 * (grown - 1.0);
+        findings.push(near("DYNA-P-B", what, Proof::Proxy, printed, percent, 5.0).known(UNSTATED));
     }
     if let [dyna_p, miso, ..] = growth[..] {
         let what = "slowest over fastest makespan, Dyna-P's over MISO's";

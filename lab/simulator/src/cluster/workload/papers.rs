@@ -38,8 +38,9 @@ pub fn jobs(name: &str, seed: u64) -> Option<Vec<SimulatedJob>> {
         "migm-hm1" | "migm-hm2" => even(50, SMALL_MIB, &[(1, ON_A_SEVENTH), (7, UNIT_MS)]),
         "migm-hm3" => even(100, SMALL_MIB, &[(1, 12_408), (7, UNIT_MS)]),
         "migm-hm4" => even(50, HALF_MIB, &[(3, ON_A_HALF), (7, UNIT_MS)]),
-        "migm-ml2" => even(21, SMALL_MIB, &[(1, 44_300), (7, UNIT_MS)]),
-        "migm-ml3" => even(18, HALF_MIB, &[(3, 16_130), (4, 12_350), (7, UNIT_MS)]),
+        "migm-ml1" => shuffled(ml1(), seed),
+        "migm-ml2" => even(21, SMALL_MIB, &ML_SMALL),
+        "migm-ml3" => even(18, HALF_MIB, &ML_LARGE),
         "migm-ht1" => shuffled(ht1(), seed),
         "migm-ht2" => shuffled(by_class(6, 6, 6, 803), seed),
         "migm-ht3" => shuffled(by_class(24, 6, 6, 699), seed),
@@ -91,6 +92,17 @@ fn ht1() -> Vec<SimulatedJob> {
     add("full", 2, FULL_MIB, None);
     jobs
 }
+
+/// MIGM's Ml1: as many small jobs as large ones, with the times of Ml2 and Ml3.
+fn ml1() -> Vec<SimulatedJob> {
+    let mut jobs = even(7, SMALL_MIB, &ML_SMALL);
+    jobs.extend(even(7, HALF_MIB, &ML_LARGE));
+    jobs
+}
+
+/// Times of small and large jobs of the mixes for machine learning.
+const ML_SMALL: [(u8, u64); 2] = [(1, 44_300), (7, UNIT_MS)];
+const ML_LARGE: [(u8, u64); 3] = [(3, 16_130), (4, 12_350), (7, UNIT_MS)];
 
 /// What a slice costs a small job (as in Hm2) and one that needs half of the memory (as in Hm4),
 /// in ten-thousandths of its time on the whole GPU. It follows from MIGM's gains there: 6.20 of 50 jobs in
@@ -308,6 +320,7 @@ mod tests {
             ("migm-ht1", 15),
             ("migm-ht2", 18),
             ("migm-ht3", 36),
+            ("migm-ml1", 14),
             ("migm-ml3", 18),
         ];
         for (name, count) in counts {

@@ -93,6 +93,16 @@ impl<'c> StayRound<'c> {
         job: &QueuedJob,
         sized: &SizedJob<'c>,
     ) -> Option<(Reservation, f64)> {
+        self.find_later_by(f64::INFINITY, job, sized)
+    }
+
+    /// Returns the same among the places where it is expected to have ended by a time.
+    pub(super) fn find_later_by(
+        &mut self,
+        latest: f64,
+        job: &QueuedJob,
+        sized: &SizedJob<'c>,
+    ) -> Option<(Reservation, f64)> {
         let now = float(self.now);
         let aged = self.is_aged(job);
         let mut best: Option<(f64, usize, Reservation)> = None;
@@ -103,6 +113,10 @@ impl<'c> StayRound<'c> {
             let later = self.later_slots(option);
             for (gpu, slots) in later.by_gpu.iter().enumerate() {
                 for free in slots.iter().flatten() {
+                    let ends = if sized.known { free.at + option.ms } else { f64::INFINITY };
+                    if ends > latest {
+                        continue;
+                    }
                     // A job that has waited too long gets the place with the oldest last arrival. No more
                     // jobs arrive there, so the choice stays the same until it is free.
                     let cost = if aged { free.came } else { (free.at - now) + option.cost };
@@ -110,7 +124,6 @@ impl<'c> StayRound<'c> {
                         cost < *known || (cost <= *known && free.jobs < *jobs)
                     });
                     if better {
-                        let ends = if sized.known { free.at + option.ms } else { f64::INFINITY };
                         let open_until = if free.known && !aged { free.at } else { now };
                         let kept = Reservation {
                             job: job.id,

@@ -1,0 +1,93 @@
+//! BATCHES: closed batches of jobs that can't be moved, on one A100, compared with the bound and, where it can be
+//! computed, with the best possible schedule.
+
+use super::{ExperimentTrial, Finding, Proof, runs};
+use crate::cluster::calibration::mean;
+use crate::cluster::exact_batch;
+use crate::cluster::job::SimulatedJob;
+use crate::cluster::number::{seconds, whole};
+use crate::cluster::overheads::{Overheads, RunTimeKnowledge};
+use crate::cluster::workload::{built_in, limit_movable};
+
+/// The first of ten seeds, on which nothing was chosen.
+const FIRST_SEED: u64 = 801;
+
+const SEEDS: u64 = 10;
+
+const GPU: &str = "a100-40gb";
+
+/// Jobs of a batch whose best schedule is searched: with more, the search takes too long.
+const EXACT: u64 = 5;
+
+/// The aims, over the bound: jobs, with known times, and with nothing known.
+const AIMS: [(u64, f64, f64); 5] = [
+    // Five jobs with known times are compared with the best schedule.
+    (5, 1.10, 1.60),
+    (10, 1.22, 1.55),
+    (20, 1.10, 1.35),
+    (50, 1.05, 1.15),
+    (100, 1.05, 1.15),
+];
+
+/// Why batches about which nothing is known take longer.
+const UNSEEN: &str =
+    "a long job that starts last determines the makespan, and nothing is known of it before";
+
+/// Why batches with known times miss their aims.
+const SEARCHED: &str =
+    "the plan weighs the makespan and the mean, and searches fewer candidates for more jobs";
+
+/// Returns a batch in which no job can be moved.
+pub(crate) fn batch(jobs: u64, seed: u64) -> Vec<SimulatedJob> {
+    let named = format!("poisson:jobs={jobs},gap=0");
+    let mut jobs = built_in(&named, seed).map(|workload| workload.jobs).unwrap_or_default();
+    limit_movable(&mut jobs, 0, seed);
+    jobs
+}
+
+pub(super) fn batches() -> Vec<Finding> {
+    from(FIRST_SEED)
+}
+
+/// The same on ten seeds from `first` on.
+pub(super) fn from(first: u64) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (times, known) in
+        [(RunTimeKnowledge::Known, "known"), (RunTimeKnowledge::Unknown, "unknown")]
+    {
+        for (jobs, aim_known, aim_unknown) in AIMS {
+            let overheads = Overheads { times, ..Overheads::default() };
+            let (mut over_bound, mut over_best) = (Vec::new(), Vec::new());
+            for seed in first..first + SEEDS {
+                let jobs_of_batch = batch(jobs, seed);
+                let trial = ExperimentTrial::new(&jobs_of_batch, GPU, "tessera");
+                let Some(done) = runs(&ExperimentTrial { overheads, seed, ..trial }) else {
+                    continue;
+                };
+                over_bound.push(done.makespan_over_bound);
+                if jobs == EXACT {
+                    let found_ms = whole(done.makespan_s * 1_000.0) + 1;
+                    let best = exact_batch::least_ms(&jobs_of_batch, &overheads, found_ms);
+                    over_best.push(done.makespan_s / seconds(best));
+                }
+            }
+            let (aim, short) = match times {
+                RunTimeKnowledge::Known => (aim_known, SEARCHED),
+                RunTimeKnowledge::Learned | RunTimeKnowledge::Unknown => (aim_unknown, UNSEEN),
+            };
+            let row = |what: &str, limit, each: &[f64]| {
+                let what = format!("{jobs} jobs, times {known}: makespan over {what}");
+                Finding::at_most("BATCHES", what, Proof::Proxy, limit, mean(each))
+                    .known(short)
+                    .over_seeds(each)
+            };
+            let is_exact = jobs == EXACT && times == RunTimeKnowledge::Known;
+            if is_exact {
+                findings.push(row("the best schedule's", aim, &over_best).ratio(mean(&over_bound)));
+            } else {
+                findings.push(row("the bound", aim, &over_bound).ratio(mean(&over_bound)));
+            }
+        }
+    }
+    findings
+}
