@@ -36,8 +36,8 @@ fn what_the_papers_print_to_the_digit_comes_out_but_for_three_rows_that_say_why_
     }
 }
 
-/// Rows that are known to miss what is printed: a time that the paper does not explain, MISO's rule on a table of
-/// another study, and a figure whose jobs are shorter than the migration cooldown.
+/// Rows that are known to miss what is printed. The paper does not explain a time in X10. `oracle` in X3 is of another study,
+/// and the jobs of X6 are shorter than the migration cooldown.
 fn is_short(finding: &experiment::Finding) -> bool {
     [
         ("X10", "the same, with the measured times of cuts"),

@@ -67,8 +67,8 @@ const SURVEYED_MAX: usize = 64;
 /// change before they are used.
 const DEPTH: usize = 8;
 
-/// The most reservations of one round while jobs with a deadline need them: without one, jobs behind it may take its
-/// last chance. Chosen to limit the duration of a round.
+/// The most reservations of one round while jobs with a deadline need them: without one, jobs behind it may take the
+/// last placement that is in time. Chosen to limit the duration of a round.
 const DEADLINE_DEPTH: usize = 64;
 
 /// How much cheaper a later place must be for a job to leave a free one to others. Chosen: predictions are off

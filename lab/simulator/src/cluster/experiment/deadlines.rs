@@ -24,8 +24,8 @@ const CASES: [&str; 3] =
 /// Each deadline is this part of the job's least time after its submit, in percent, at first.
 const SLACK: std::ops::Range<u64> = 110..400;
 
-/// What a deadline that was missed is extended beyond the end of its job, in percent of the job's least time: times of
-/// cuts are not the same in all schedules.
+/// How much later than its end a job's extended deadline is, in percent of its least time: cuts do not take the same
+/// time in all schedules.
 const MARGIN: u64 = 10;
 
 /// Rounds in which deadlines that were missed are extended until all are met.
@@ -169,10 +169,10 @@ fn least_late(jobs: &[SimulatedJob], gpus: usize) -> usize {
         let inside = windows.iter().filter(|window| window.0 >= from && window.1 <= to);
         let mut areas: Vec<f64> = inside.map(|window| window.2).collect();
         areas.sort_by(f64::total_cmp);
-        let mut room = float(to.saturating_sub(from)) * count(gpus);
+        let mut capacity = float(to.saturating_sub(from)) * count(gpus);
         let fit = areas.iter().take_while(|area| {
-            room -= **area;
-            room >= 0.0
+            capacity -= **area;
+            capacity >= 0.0
         });
         areas.len() - fit.count()
     };
