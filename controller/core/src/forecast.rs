@@ -183,6 +183,7 @@ impl<'c> ClusterForecast<'c> {
             submitted: known.live.map(|live| live.submitted),
             limit: facts.limit.map(|limit| limit.plus(facts.grace)),
             migration_price: self.price_of_migration(known),
+            resting: self.rests(known),
             memory: self.least_memory(known),
             multiprocessors: known.multiprocessors,
             deadline: facts.deadline.map(|at| self.cluster.clock.on_boot_clock(at)),
@@ -237,9 +238,24 @@ impl<'c> ClusterForecast<'c> {
             // The work before the checkpoint is not lost.
             return known.facts.movable.then_some(Millis::ZERO);
         };
-        let rested = has_rested(live.began, self.cluster.migrations.cooldown, self.now);
-        (rested && is_live_movable(live, &self.cluster.migrations, attempt, self.now))
-            .then(|| self.cluster.predictions.migration_cost(live))
+        (self.has_rested(live)
+            && is_live_movable(live, &self.cluster.migrations, attempt, self.now))
+        .then(|| self.cluster.predictions.migration_cost(live))
+    }
+
+    fn has_rested(&self, live: &LiveAttempt) -> bool {
+        has_rested(live.began, self.cluster.migrations.cooldown, self.now)
+    }
+
+    /// Returns whether only the migration cooldown keeps a job where it is.
+    fn rests(&self, known: &KnownJob<'_>) -> bool {
+        let could_move = |live: &LiveAttempt| {
+            known.facts.movable
+                && live.share.is_none()
+                && live.gang.is_none()
+                && live.slot.is_some()
+        };
+        known.live.is_some_and(|live| !self.has_rested(live) && could_move(live))
     }
 
     pub(crate) fn known(&self, job: JobId) -> Option<KnownJob<'c>> {

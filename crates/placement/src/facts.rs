@@ -79,6 +79,9 @@ pub struct JobFacts {
     /// Time that is lost if the job is stopped and continues elsewhere; `None` if it would lose its
     /// work.
     pub migration_price: Option<Millis>,
+    /// Whether it may be migrated later, and rests now after its start ([`crate::migration_cooldown`]). Until then it has
+    /// no price.
+    pub resting: bool,
     /// Least memory of a slice that it could be moved to, where that is known.
     pub memory: Option<Bytes>,
     /// With so many multiprocessors its first kernel took as few steps as on a whole GPU, in an earlier attempt.

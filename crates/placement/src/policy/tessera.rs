@@ -354,8 +354,7 @@ impl Session for TesseraSession<'_> {
 }
 
 impl TesseraSession<'_> {
-    /// Returns whether the exact search alone decides. Each waiting job is checked once, when it arrives, and the running
-    /// ones in each round.
+    /// Returns whether the exact search alone decides. Each job is checked once, when it arrives.
     fn is_searched(&mut self, cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
         if self.mixed {
             let queue = self.waiting.queue().values();
@@ -368,10 +367,7 @@ impl TesseraSession<'_> {
         let new = arrived.iter().filter_map(|key| queue.get(key));
         let all = || cluster.gpus.iter().all(|gpu| gpu.mig.is_some());
         let partitioned = *self.partitioned.get_or_insert_with(all);
-        // Whether a running job can be moved changes with time: it rests after its start.
-        self.mixed = !partitioned
-            || !mixed::are_weighed(cluster, knowledge, new)
-            || !mixed::all_running_are_weighed(cluster, knowledge);
+        self.mixed = !partitioned || !mixed::are_weighed(cluster, knowledge, new);
         !self.mixed
     }
 

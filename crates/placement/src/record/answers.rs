@@ -90,6 +90,8 @@ pub struct NewAnswers {
     #[serde(rename = "move_prices", skip_serializing_if = "Vec::is_empty")]
     migration_prices: Vec<(JobId, Option<Millis>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    resting: Vec<(JobId, bool)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     memory: Vec<(JobId, Option<Bytes>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     multiprocessors: Vec<(JobId, Option<u16>)>,
@@ -157,6 +159,7 @@ impl Answers {
             push(&mut new.submitted, job, &old.submitted, &facts.submitted);
             push(&mut new.limits, job, &old.limit, &facts.limit);
             push(&mut new.migration_prices, job, &old.migration_price, &facts.migration_price);
+            push(&mut new.resting, job, &old.resting, &facts.resting);
             push(&mut new.memory, job, &old.memory, &facts.memory);
             push(&mut new.multiprocessors, job, &old.multiprocessors, &facts.multiprocessors);
             push(&mut new.deadlines, job, &old.deadline, &facts.deadline);
@@ -180,6 +183,7 @@ impl Answers {
         self.set(&new.submitted, |facts, submitted| facts.submitted = submitted);
         self.set(&new.limits, |facts, limit| facts.limit = limit);
         self.set(&new.migration_prices, |facts, price| facts.migration_price = price);
+        self.set(&new.resting, |facts, resting| facts.resting = resting);
         self.set(&new.memory, |facts, memory| facts.memory = memory);
         self.set(&new.multiprocessors, |facts, number| facts.multiprocessors = number);
         self.set(&new.deadlines, |facts, deadline| facts.deadline = deadline);

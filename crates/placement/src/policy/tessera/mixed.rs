@@ -180,11 +180,6 @@ pub(super) fn all_weighed<'q>(
         && occupants(cluster).all(is_known)
 }
 
-/// Returns whether all running jobs may be migrated now: none of them rests after its start.
-pub(super) fn all_running_are_weighed(cluster: &ClusterView, knowledge: Knowledge<'_>) -> bool {
-    occupants(cluster).all(|job| can_be_weighed(&knowledge.jobs.facts(job)))
-}
-
 /// The same of some jobs that wait.
 pub(super) fn are_weighed<'q>(
     cluster: &ClusterView,
@@ -231,9 +226,10 @@ fn is_timed(kinds: &[&GpuView], knowledge: Knowledge<'_>, job: JobId) -> bool {
     })
 }
 
-/// Returns whether a job's progress is known and it could be migrated again.
+/// Returns whether a job's progress is known and it could be migrated again. One that rests after its start could be
+/// later: the search leaves it where it is until then.
 const fn can_be_weighed(facts: &JobFacts) -> bool {
-    facts.done.is_some() && facts.migration_price.is_some()
+    facts.done.is_some() && (facts.migration_price.is_some() || facts.resting)
 }
 
 /// Returns whether any running job could be migrated: if none could, there is nothing to search.

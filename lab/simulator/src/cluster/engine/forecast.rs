@@ -156,7 +156,9 @@ impl JobTable for RunPredictions<'_, '_> {
                 .saturating_sub(super::placing::progress(self.run.now - spot.settled, spot.pace));
         }
         let restore = self.run.setup.overheads.move_ms(truth);
-        let restore = restore.filter(|_| self.run.has_rested(index(job)));
+        let has_rested = self.run.has_rested(index(job));
+        let resting = restore.is_some() && !has_rested;
+        let restore = restore.filter(|_| has_rested);
         JobFacts {
             done: self.run.known_progress(index(job), left),
             since: task.spot.map(|spot| Millis::new(spot.since)),
@@ -165,6 +167,7 @@ impl JobTable for RunPredictions<'_, '_> {
             limit: None,
             migration_price: restore
                 .map(|restore| Millis::new(restore.saturating_add(truth.step_ms()))),
+            resting,
             memory: Some(task.requested),
             // Simulated jobs launch no kernels.
             multiprocessors: None,
