@@ -16,7 +16,7 @@ use tessera_model::lease::LeaseTerms;
 use tessera_model::mig::{Layout, catalog};
 use tessera_model::spec::{JobSpec, RawJobSpec};
 use tessera_model::{BootId, Bytes, ControllerId, NodeId, NodeIdentity};
-use tessera_placement::{Decision, Knowledge, PlacedJob, Policy, QueuedJob};
+use tessera_placement::{Decision, JobTable as _, Knowledge, PlacedJob, Policy, QueuedJob};
 
 use super::*;
 use crate::LaunchSpec;
@@ -292,6 +292,27 @@ fn a_job_is_requested_to_checkpoint_and_continues_on_its_kept_placement() {
     assert_eq!(done.jobs.reservations.len(), 1);
     assert_eq!(done.jobs.reservations[0].place.slot, Some(slot("3g.20gb", 0)));
     assert_eq!(done.plans.begun.len(), 1, "its slice is created");
+}
+
+#[test]
+fn a_job_rests_after_its_start_and_then_has_a_price() {
+    let running = [(1, slot("2g.10gb", 4), Some("USR1")), (2, slot("2g.10gb", 2), None)];
+    let ran = Millis::from_secs(100);
+    let rig = Rig::with(&running, |snapshot| {
+        snapshot.live.iter_mut().for_each(|live| live.ran = Some(ran));
+    });
+    let facts = |number, after| {
+        let forecast = crate::forecast::ClusterForecast::new(&rig.cluster, START.plus(after));
+        forecast.facts(job(number))
+    };
+    let rested = rig.cluster.migrations.cooldown.minus(ran);
+
+    let early = facts(1, rested.minus(Millis::new(1)));
+    assert_eq!((early.resting, early.migration_price), (true, None));
+    let late = facts(1, rested);
+    assert_eq!((late.resting, late.migration_price.is_some()), (false, true));
+    let never = facts(2, Millis::from_secs(1));
+    assert_eq!((never.resting, never.migration_price), (false, None));
 }
 
 #[test]
