@@ -1,7 +1,7 @@
 //! Processes that begin as this very program.
 //!
 //! A copy of the program that is called `srun` is `srun`, as a link is: an image that was built with `COPY` has copies
-//! where there were links. So a process that it starts as itself says first that it wants none of Slurm's commands.
+//! where there were links. So the first argument of a process that it starts as itself excludes Slurm's commands.
 //! Otherwise `srun step-part` would start a step of that name, which would again.
 
 use std::ffi::OsString;
@@ -9,9 +9,10 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::slurm::SlurmCommand;
+/// The program's own name.
+const NAME: &str = "tessera";
 
-/// The argument that says so.
+/// The argument.
 const PLAINLY: &str = "--plainly";
 
 /// Returns the command line of a verb of this program.
@@ -25,8 +26,8 @@ pub fn words(verb: &str) -> io::Result<Vec<String>> {
 }
 
 fn words_of(program: &Path, verb: &str) -> Vec<String> {
-    let is_named = SlurmCommand::called_as(&program.as_os_str().to_owned()).is_some();
-    let plainly = is_named.then(|| PLAINLY.to_owned());
+    let is_renamed = program.file_name().is_none_or(|name| name != NAME);
+    let plainly = is_renamed.then(|| PLAINLY.to_owned());
     let program = program.to_string_lossy().into_owned();
     [program].into_iter().chain(plainly).chain([verb.to_owned()]).collect()
 }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_with_the_name_of_a_slurm_command_says_that_it_wants_a_verb_of_tessera() {
+    fn a_copy_with_another_name_starts_itself_for_a_verb_of_tessera() {
         let plain = words_of(Path::new("/usr/bin/tessera"), "step-part");
         assert_eq!(plain, ["/usr/bin/tessera", "step-part"]);
 

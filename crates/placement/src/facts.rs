@@ -120,8 +120,8 @@ pub trait JobTable {
         self.facts(job).migration_price
     }
 
-    /// Returns how many more jobs wait than the round lists: each equals a listed one ahead of it, and so many of
-    /// those are listed that it could not start in this round. They count as demand.
+    /// Returns how many more jobs wait than the round lists. Each equals a listed one ahead of it, and could not start
+    /// in this round, because so many of those are listed. They count as demand.
     fn unlisted(&self) -> usize {
         0
     }

@@ -53,7 +53,7 @@ pub(crate) struct WaitingJob {
 }
 
 impl WaitingJob {
-    /// Returns whether a round can't tell it from a job that was submitted no later, except by its number.
+    /// Returns whether only its number distinguishes it from a job that was submitted no later.
     pub(crate) fn equals(&self, before: &Self) -> bool {
         let (job, other) = (&self.job, &before.job);
         job.gang.is_none()

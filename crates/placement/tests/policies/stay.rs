@@ -135,7 +135,7 @@ fn a_large_job_at_the_head_holds_up_no_job_that_fits_slices_it_does_not_need() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A controller lists as many of equal tasks as could start in one round, and says how many more there are.
+    /// A controller lists as many of equal tasks as could start in one round, and the number of the others.
     #[test]
     fn tasks_of_an_array_that_are_not_listed_change_nothing_else(
         (before, after) in (prop::collection::vec(1_u64..=40, 0..6), prop::collection::vec(1_u64..=40, 0..6)),
