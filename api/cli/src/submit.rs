@@ -5,6 +5,7 @@ mod export;
 mod foreign;
 mod gpu;
 mod headers;
+mod links_path;
 mod options;
 mod resources;
 mod script;

@@ -12,6 +12,7 @@ use tessera_model::spec::{BadField, GpuRequest};
 use super::array::ArraySpec;
 use super::export::{BadExport, ExportChoice};
 use super::gpu::{CountedGpus, GpusOption, GresOption, NamedGpu, NodesOption, VramOption};
+use super::links_path::keep_links;
 use super::resources::{BadResources, submit_variables};
 use super::signal::EarlySignalOption;
 use super::{SubmitContext, SubmitDialect};
@@ -542,6 +543,9 @@ impl JobOptions {
         request.env.extend(of_options);
         request.env.extend(submit_variables(around, request));
         request.env.extend(std::mem::take(&mut self.env).into_iter().map(|v| (v.name, v.value)));
+        if around.dialect.is_slurm() {
+            keep_links(&mut request.env, &around.environment);
+        }
         if let Some(name) = self.job_name {
             request.name = Some(name);
         }
