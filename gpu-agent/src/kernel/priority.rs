@@ -113,11 +113,12 @@ impl NamedThread {
     /// Checks whose thread it is.
     fn check(self) -> Result<(), RaiseError> {
         let path = format!("/proc/{}/task/{}/status", self.pid, self.thread);
-        self.is_described_by(&fs::read_to_string(path)?).map_err(RaiseError::NotOfProcess)
+        let why_not = self.why_not(&fs::read_to_string(path)?);
+        why_not.map_or(Ok(()), |reason| Err(RaiseError::NotOfProcess(reason)))
     }
 
-    /// Reads the status of a thread.
-    fn is_described_by(self, status: &str) -> Result<(), &'static str> {
+    /// Reads the status of a thread. Returns why it is not the one that was named, if it isn't.
+    fn why_not(self, status: &str) -> Option<&'static str> {
         let field = |name: &str, place: usize| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_ascii_whitespace().nth(place)
@@ -126,19 +127,19 @@ impl NamedThread {
             field(name, place).and_then(|text| text.parse().ok()) == Some(number)
         };
         if !is("Pid:", 0, self.thread) || !is("Tgid:", 0, self.pid) {
-            return Err("its number is another's");
+            return Some("its number is another's");
         }
         // In a nested namespace the numbers that it sent stand for other threads here.
         if field("NSpid:", 1).is_some() {
-            return Err("it is in another pid namespace");
+            return Some("it is in another pid namespace");
         }
         // The real, effective and saved user.
         if !(0..3).all(|place| is("Uid:", place, self.uid)) {
-            return Err("it belongs to another account");
+            return Some("it belongs to another account");
         }
         match field("Name:", 0) {
-            Some(SESSION_THREAD_NAME) => Ok(()),
-            _ => Err("it has another name"),
+            Some(SESSION_THREAD_NAME) => None,
+            _ => Some("it has another name"),
         }
     }
 }
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_the_session_thread_of_the_attempts_account_is_raised() {
-        assert_eq!(THREAD.is_described_by(STATUS), Ok(()));
+        assert_eq!(THREAD.why_not(STATUS), None);
         let refused = [
             ("Tgid:\t70", "Tgid:\t69", "its number is another's"),
             ("Pid:\t71", "Pid:\t72", "its number is another's"),
@@ -205,7 +206,7 @@ mod tests {
         ];
         for (from, to, why) in refused {
             let status = STATUS.replacen(from, to, 1);
-            assert_eq!(THREAD.is_described_by(&status), Err(why), "{status}");
+            assert_eq!(THREAD.why_not(&status), Some(why), "{status}");
         }
     }
 

@@ -132,6 +132,10 @@ impl Policy for Watched {
         "watched"
     }
 
+    fn moves(&self) -> bool {
+        self.policy.moves()
+    }
+
     fn decide_with(
         &self,
         cluster: &ClusterView,
