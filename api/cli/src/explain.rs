@@ -88,6 +88,7 @@ pub fn describe_prediction(prediction: &PredictionView) -> String {
         "same_slice" => "on such slices",
         "learned" => "on other slices, and a model trained on other tasks",
         "other_slice" => "on other slices of such GPUs",
+        "compared_models" => "on GPUs of other models, as other tasks compare on both",
         "other_model" => "on GPUs of other models",
         _ => "",
     };

@@ -134,6 +134,7 @@ fn row(of: &PredictionOutcomes) -> Vec<String> {
         "same_slice" => "earlier runs on such slices",
         "learned" => "earlier runs on other slices and the model",
         "other_slice" => "earlier runs on other slices, scaled by the rule",
+        "compared_models" => "earlier runs on other GPUs, and how other tasks compare on both",
         "other_model" => "earlier runs on other GPUs, scaled by the rule",
         "time_limit" => "the time limit",
         other => other,

@@ -128,10 +128,11 @@ pub struct MemoryPredictionView {
 /// A predicted run time, and the outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PredictionView {
-    /// The basis: `same_slice`, `learned`, `other_slice`, `other_model` or `time_limit`.
-    /// `same_slice` uses runs of the task on such slices. `learned` uses runs on other slices, and
-    /// a model trained on other tasks. `other_slice` and `other_model` scale runs elsewhere by a
-    /// rule. With `time_limit` no run is known.
+    /// The basis: `same_slice`, `learned`, `compared_models`, `other_slice`, `other_model` or
+    /// `time_limit`. `same_slice` uses runs of the task on such slices. `learned` uses runs on other
+    /// slices, and a model trained on other tasks. `compared_models` uses runs on other GPU models, and
+    /// tasks that ran on both. `other_slice` and `other_model` scale runs elsewhere by a rule. With
+    /// `time_limit` no run is known.
     pub basis: String,
     /// Number of earlier runs.
     pub runs: u32,

@@ -74,7 +74,7 @@ pub struct PredictorView {
 /// Outcomes of the newest predictions with one basis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PredictionOutcomes {
-    /// The basis: `same_slice`, `learned`, `other_slice`, `other_model`, `time_limit`.
+    /// The basis: `same_slice`, `learned`, `compared_models`, `other_slice`, `other_model`, `time_limit`.
     pub basis: String,
     /// Number of ended runs, at most 1,000.
     pub outcomes: u64,

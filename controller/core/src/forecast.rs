@@ -127,7 +127,9 @@ impl Predictor for ClusterForecast<'_> {
             Some(part_of(expected, all.get(), here.expected.get()))
         };
         let time = known.live.and_then(longer).unwrap_or(expected).max(Millis::new(1));
-        Some(RunTime { time, is_measured: whole.basis.is_measured() })
+        // A running job fills no reserved slot, so that only its expected time counts.
+        let latest = if known.live.is_some() { time } else { whole.high.max(time) };
+        Some(RunTime { time, latest, is_measured: whole.basis.is_measured() })
     }
 
     fn predict_speeds(

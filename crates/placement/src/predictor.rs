@@ -13,17 +13,19 @@ use crate::view::{GpuView, MigView, MpsClient};
 /// The time that a whole job takes alone on a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunTime {
-    /// The time from start to end.
+    /// The expected time from start to end.
     pub time: Millis,
+    /// One run in ten is expected to take longer; never less than `time`.
+    pub latest: Millis,
     /// Whether it is based on runs on such slices, or on what is known about them. Otherwise it is
     /// a cautious guess: a larger slice is not slower.
     pub is_measured: bool,
 }
 
 impl RunTime {
-    /// Returns a time that is based on runs on such slices.
+    /// Returns a time that is based on runs on such slices, and is certain.
     pub const fn measured(time: Millis) -> Self {
-        Self { time, is_measured: true }
+        Self { time, latest: time, is_measured: true }
     }
 }
 

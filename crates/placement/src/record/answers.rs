@@ -28,23 +28,30 @@ type OnSliceOrWhole = (JobId, u32, Option<ProfileId>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordedRun {
     time: Option<Millis>,
+    /// The upper end of its interval, if that differs from the time. Older records have none.
+    latest: Option<Millis>,
     is_measured: bool,
 }
 
 impl Default for RecordedRun {
     fn default() -> Self {
-        Self { time: None, is_measured: true }
+        Self { time: None, latest: None, is_measured: true }
     }
 }
 
 impl RecordedRun {
     pub(super) fn of(run: Option<RunTime>) -> Self {
         let is_measured = run.is_none_or(|run| run.is_measured);
-        Self { time: run.map(|run| run.time), is_measured }
+        let latest = run.filter(|run| run.latest != run.time).map(|run| run.latest);
+        Self { time: run.map(|run| run.time), latest, is_measured }
     }
 
     pub(super) fn run(self) -> Option<RunTime> {
-        self.time.map(|time| RunTime { time, is_measured: self.is_measured })
+        self.time.map(|time| RunTime {
+            time,
+            latest: self.latest.unwrap_or(time),
+            is_measured: self.is_measured,
+        })
     }
 }
 
@@ -77,6 +84,8 @@ pub(super) struct Answers {
 pub struct NewAnswers {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     times: Vec<(OnSlice, Option<Millis>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    latest: Vec<(OnSlice, Option<Millis>)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     measured: Vec<(OnSlice, bool)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -151,6 +160,7 @@ impl Answers {
         let (nothing, unknown) = (RecordedRun::default(), JobFacts::default());
         for (key, old, run) in paired(&before.runs, &self.runs, &nothing) {
             push(&mut new.times, key, &old.time, &run.time);
+            push(&mut new.latest, key, &old.latest, &run.latest);
             push(&mut new.measured, key, &old.is_measured, &run.is_measured);
         }
         for (job, old, facts) in paired(&before.facts, &self.facts, &unknown) {
@@ -174,6 +184,9 @@ impl Answers {
     pub(super) fn add(&mut self, new: &NewAnswers) {
         for (key, time) in &new.times {
             self.runs.entry(*key).or_default().time = *time;
+        }
+        for (key, latest) in &new.latest {
+            self.runs.entry(*key).or_default().latest = *latest;
         }
         for (key, is_measured) in &new.measured {
             self.runs.entry(*key).or_default().is_measured = *is_measured;

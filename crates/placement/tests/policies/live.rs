@@ -63,7 +63,8 @@ impl Predictor for KnownFacts {
         let secs = self.times.get(&job)?;
         let slices = if self.flat.contains(&job) { 1 } else { u64::from(profile.compute_slices) };
         let seen = self.seen_on.is_empty() || self.seen_on.contains(&profile.compute_slices);
-        Some(RunTime { time: Millis::from_secs(secs / slices), is_measured: seen })
+        let time = Millis::from_secs(secs / slices);
+        Some(RunTime { time, latest: time, is_measured: seen })
     }
 }
 

@@ -100,7 +100,11 @@ impl SimulationRun<'_> {
             clamped(scaled)
         };
         let ms = self.course(index(job)).map_or(whole.expected.get(), longer);
-        Some(RunTime { time: Millis::new(ms.max(1)), is_measured: whole.basis.is_measured() })
+        let time = Millis::new(ms.max(1));
+        // As in a controller: a running job fills no reserved slot.
+        let is_running = self.tasks[index(job)].spot.is_some();
+        let latest = if is_running { time } else { whole.high.max(time) };
+        Some(RunTime { time, latest, is_measured: whole.basis.is_measured() })
     }
 
     /// Returns the expected time of a job on its slice, and how long it has run there.

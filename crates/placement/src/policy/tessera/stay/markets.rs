@@ -94,9 +94,11 @@ impl<'c> StayRound<'c> {
     ) -> Option<(usize, Rc<Offer>)> {
         let gpus: BTreeSet<usize> = self.reservations.iter().map(|kept| kept.gpu).collect();
         let limit = self.knowledge.jobs.facts(job.id).limit.map(float);
+        // A filler that overruns delays the job that the slot is reserved for. So nine of ten have to end in time.
+        let latest = option.ms * option.late;
         let takes = match (sized.known, limit) {
-            (true, Some(limit)) => option.ms.min(limit),
-            (true, None) => option.ms,
+            (true, Some(limit)) => latest.min(limit),
+            (true, None) => latest,
             (false, Some(limit)) => limit,
             (false, None) => f64::INFINITY,
         };

@@ -110,8 +110,10 @@ pub(super) struct SizeOption<'c> {
     pub(super) kind: usize,
     /// The profile; `None` for a GPU with MIG off.
     pub(super) profile: Option<&'c Profile>,
-    /// How long the job takes there, in milliseconds.
+    /// How long the job is expected to take there, in milliseconds.
     pub(super) ms: f64,
+    /// How many times as long one run in ten takes at least: 1 or more.
+    pub(super) late: f64,
     /// The cost of the place, in milliseconds: the job's own time, and the time for which others can't use
     /// its part of the cluster.
     pub(super) cost: f64,
@@ -161,7 +163,8 @@ pub(super) fn sized<'c>(
             known |= time.is_some();
             measured.push(time.is_some_and(|run| run.is_measured));
             let ms = time.map_or(f64::NAN, |run| float(run.time));
-            found.push(SizeOption { kind, profile, ms, cost: 0.0 });
+            let late = time.map_or(1.0, |run| float(run.latest) / float(run.time).max(1.0));
+            found.push(SizeOption { kind, profile, ms, late: late.max(1.0), cost: 0.0 });
         }
     }
     if known {
