@@ -378,6 +378,8 @@ impl Stage {
         let tasks = report["iterations_ns"].as_array().context("not a report")?;
         let tasks: Vec<u64> = tasks.iter().filter_map(Value::as_u64).collect();
         let run_in = usize::try_from(self.setting.run_in)?;
+        let overslept = report["overslept_ns"].as_array().context("not a report")?;
+        let overslept = overslept.iter().skip(run_in).filter_map(Value::as_u64).sum();
         let (run_in, tasks) = tasks.split_at_checked(run_in).context("too few tasks")?;
         let began = number("began_ns")?;
         let window = (began + run_in.iter().sum::<u64>(), number("ended_ns")?);
@@ -387,7 +389,7 @@ impl Stage {
             low.extend(ran(&player.trace, window)?);
         }
         let tasks = tasks.to_vec();
-        Ok(Played { window, tasks, high: ran(&high.trace, window)?, low })
+        Ok(Played { window, tasks, overslept, high: ran(&high.trace, window)?, low })
     }
 }
 

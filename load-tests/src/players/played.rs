@@ -23,6 +23,9 @@ pub struct Played {
     pub window: (u64, u64),
     /// Times of the tasks that count, in nanoseconds.
     pub tasks: Vec<u64>,
+    /// By how much the machine woke the high program late from its pauses in these tasks, in nanoseconds. It is a
+    /// part of its time on the host, whatever the device does.
+    pub overslept: u64,
     /// Its kernels.
     pub high: Vec<Ran>,
     /// The low program's that ran within the window; what lies outside is cut off.
@@ -171,6 +174,7 @@ mod tests {
         let played = |tasks: u64| Played {
             window: (0, 1),
             tasks: (1..=tasks).rev().collect(),
+            overslept: 0,
             high: Vec::new(),
             low: Vec::new(),
         };

@@ -120,14 +120,16 @@ impl RecordingPlayer {
     fn play_on(&self, streams: &[CudaHandle]) -> Result<serde_json::Value, CudaError> {
         let began = self.now();
         let mut launches = 0_u64;
-        let mut ends = Vec::new();
+        let (mut ends, mut overslept) = (Vec::new(), Vec::new());
         for _ in 0..self.recording.iterations {
+            let mut late = 0;
             for step in &self.recording.steps {
                 launches += u64::from(matches!(step, RecordedStep::Run { .. }));
-                self.step(*step, streams)?;
+                late += self.step(*step, streams)?;
             }
             self.cuda.synchronize()?;
             ends.push(self.now());
+            overslept.push(late);
         }
         let starts = std::iter::once(&began).chain(&ends);
         let lengths: Vec<_> = starts.zip(&ends).map(|(start, end)| end - start).collect();
@@ -140,23 +142,28 @@ impl RecordingPlayer {
             "ended_ns": ended,
             "took_ns": ended - began,
             "iterations_ns": lengths,
+            // By how much its pauses were longer than recorded, in each iteration: the machine woke it late.
+            "overslept_ns": overslept,
         }))
     }
 
-    fn step(&self, step: RecordedStep, streams: &[CudaHandle]) -> Result<(), CudaError> {
+    /// Does one step; returns by how many nanoseconds a pause was longer than recorded.
+    fn step(&self, step: RecordedStep, streams: &[CudaHandle]) -> Result<u64, CudaError> {
         match step {
             RecordedStep::Run { kernel, shape, stream } => {
-                self.cuda.launch(self.functions[kernel], shape, streams[stream], &[])
+                self.cuda.launch(self.functions[kernel], shape, streams[stream], &[])?;
             }
-            RecordedStep::Sync => self.cuda.synchronize(),
+            RecordedStep::Sync => self.cuda.synchronize()?,
             RecordedStep::Gap(time) => {
                 self.cuda.synchronize()?;
                 if !self.cuda.pass(time) {
-                    sleep_until(self.now() + time);
+                    let until = self.now() + time;
+                    sleep_until(until);
+                    return Ok(self.now().saturating_sub(until));
                 }
-                Ok(())
             }
         }
+        Ok(0)
     }
 
     fn now(&self) -> u64 {

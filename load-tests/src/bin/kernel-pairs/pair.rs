@@ -105,6 +105,7 @@ pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
         "high_times_alone": round(played.ratio_to(alone)),
         "high_waited_for_low_ms": round(seconds(waited.for_kernels) * 1e3),
         "high_waited_for_switches_ms": round(seconds(waited.for_switches) * 1e3),
+        "high_overslept_ms": round(seconds(played.overslept) * 1e3),
         "task_median_ms": round(at(50)),
         "task_p99_ms": round(at(99)),
         "task_p99_times_alone": round(at(99) / (seconds(alone.task_at(99)) * 1e3)),
