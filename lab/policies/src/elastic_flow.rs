@@ -112,7 +112,9 @@ impl ElasticJob {
     fn least_area(&self) -> Option<Share> {
         self.shares
             .iter()
-            .min_by_key(|share| (u128::from(share.rest_ms) * u128::from(share.slices), share.slices))
+            .min_by_key(|share| {
+                (u128::from(share.rest_ms) * u128::from(share.slices), share.slices)
+            })
             .copied()
     }
 }
@@ -156,7 +158,11 @@ impl<'c> Round<'c> {
         }
         let plans = gpus.iter().map(|gpu| GpuPlan {
             busy: gpu.mig.all().state(&gpu.busy()).unwrap_or(MigState::EMPTY),
-            jobs: gpu.placements.iter().filter_map(|placed| Some((placed.job, placed.slot?))).collect(),
+            jobs: gpu
+                .placements
+                .iter()
+                .filter_map(|placed| Some((placed.job, placed.slot?)))
+                .collect(),
         });
         let plans = plans.collect();
         let models = names.len();
@@ -204,9 +210,8 @@ impl<'c> Round<'c> {
                 shares.retain(|share| {
                     share.model != *model || share.slices != slices || share.rest_ms < rest_ms
                 });
-                let is_covered = shares
-                    .iter()
-                    .any(|share| share.model == *model && share.slices == slices);
+                let is_covered =
+                    shares.iter().any(|share| share.model == *model && share.slices == slices);
                 if !is_covered {
                     shares.push(Share { model: *model, profile: profile.id, slices, rest_ms });
                 }
@@ -288,7 +293,11 @@ impl<'c> Round<'c> {
             let is_admitted = plan.contains_key(&job);
             let share = wished.filter(|share| fits(share) && (!is_admitted || in_time(share)));
             let share = share.or_else(|| {
-                known.shares.iter().copied().find(|share| fits(share) && (!is_admitted || in_time(share)))
+                known
+                    .shares
+                    .iter()
+                    .copied()
+                    .find(|share| fits(share) && (!is_admitted || in_time(share)))
             });
             let Some(share) = share else { continue };
             if known.migration_ms.is_none() {
@@ -314,7 +323,8 @@ impl<'c> Round<'c> {
     fn admit(&self, base: &Capacity) -> (Vec<usize>, Vec<usize>) {
         let movable = self.jobs.iter().enumerate().filter(|(_, job)| !job.is_fixed);
         // A job that would be late alone is refused at once.
-        let is_possible = |at: &usize| self.jobs[*at].deadline.is_some() && self.try_plan(base, &[*at]).is_ok();
+        let is_possible =
+            |at: &usize| self.jobs[*at].deadline.is_some() && self.try_plan(base, &[*at]).is_ok();
         let (mut admitted, mut refused): (Vec<usize>, Vec<usize>) =
             movable.map(|(at, _)| at).partition(is_possible);
         admitted.sort_by_key(|at| (self.jobs[*at].deadline, *at));
@@ -393,7 +403,9 @@ impl<'c> Round<'c> {
         }
         let change = |round: &Self, job: usize, share: &Share| {
             let current = round.jobs[job].current(&round.model_of);
-            current.is_none_or(|current| (current.model, current.profile) != (share.model, share.profile))
+            current.is_none_or(|current| {
+                (current.model, current.profile) != (share.model, share.profile)
+            })
         };
         let mut order: Vec<(usize, Share)> = targets
             .iter()
@@ -401,7 +413,9 @@ impl<'c> Round<'c> {
             .filter(|(job, share)| change(self, *job, share))
             .collect();
         // Jobs that shrink make space, jobs that start need it, and jobs that grow take what is left.
-        let kind = |round: &Self, job: usize, share: &Share| match round.jobs[job].current(&round.model_of) {
+        let kind = |round: &Self, job: usize, share: &Share| match round.jobs[job]
+            .current(&round.model_of)
+        {
             Some(current) if current.slices > share.slices => 0,
             None => 1,
             Some(_) => 2,
@@ -485,7 +499,10 @@ impl<'c> Round<'c> {
             }
             let layout = with_idle(gpu, plan);
             let reshape: Reshape = gpu.take(layout, placements);
-            let why = because(NAME, "each job has the smallest share that is in time, and more where it is left");
+            let why = because(
+                NAME,
+                "each job has the smallest share that is in time, and more where it is left",
+            );
             decisions.push(Decision::Reshape { reshape, why });
         }
         decisions

@@ -15,7 +15,9 @@
 //! Jobs have one GPU each, and no two jobs share one. [`crate::rounds`] has the rest.
 
 use clarabel::algebra::CscMatrix;
-use clarabel::solver::{DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus};
+use clarabel::solver::{
+    DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus,
+};
 
 use tessera_model::Millis;
 
@@ -64,9 +66,7 @@ fn choose(input: &RoundInput) -> Vec<(usize, usize)> {
     let speeds: Vec<Vec<Option<f64>>> = input.jobs.iter().map(|job| job.speeds.clone()).collect();
     let gpus: Vec<f64> = input.gpus.iter().map(|gpus| real(*gpus)).collect();
     let parts = max_min_parts(&speeds, &gpus);
-    let part = |job: usize, model: usize| {
-        parts.as_ref().map_or(0.0, |parts| parts[job][model])
-    };
+    let part = |job: usize, model: usize| parts.as_ref().map_or(0.0, |parts| parts[job][model]);
     // Pairs without received time come first, by their part.
     let priority = |(job, model): (usize, usize)| {
         let received = input.jobs[job].received[model] / input.jobs[job].age;
@@ -101,10 +101,7 @@ fn choose(input: &RoundInput) -> Vec<(usize, usize)> {
 ///
 /// `speeds` has each job's speed by model, `None` where it doesn't run. `gpus` is the number of GPUs by model. Speeds are
 /// compared relative to an equal part of all GPUs.
-pub(crate) fn max_min_parts(
-    speeds: &[Vec<Option<f64>>],
-    gpus: &[f64],
-) -> Option<Vec<Vec<f64>>> {
+pub(crate) fn max_min_parts(speeds: &[Vec<Option<f64>>], gpus: &[f64]) -> Option<Vec<Vec<f64>>> {
     let mut unknowns: Vec<(usize, usize, f64)> = Vec::new();
     for (job, of_job) in speeds.iter().enumerate() {
         let equal = equal_part_speed(of_job, gpus, speeds.len());
@@ -183,10 +180,8 @@ impl Rows {
         let mut solver =
             DefaultSolver::new(&square, aim, &matrix, &self.limits, &cones, settings).ok()?;
         solver.solve();
-        let solved = matches!(
-            solver.solution.status,
-            SolverStatus::Solved | SolverStatus::AlmostSolved
-        );
+        let solved =
+            matches!(solver.solution.status, SolverStatus::Solved | SolverStatus::AlmostSolved);
         solved.then_some(solver.solution.x)
     }
 }
@@ -210,7 +205,8 @@ mod tests {
 
     #[test]
     fn equal_jobs_have_equal_parts_and_no_gpu_is_left_idle() {
-        let parts = max_min_parts(&[vec![Some(1.0)], vec![Some(5.0)], vec![Some(2.0)]], &[2.0]).unwrap();
+        let parts =
+            max_min_parts(&[vec![Some(1.0)], vec![Some(5.0)], vec![Some(2.0)]], &[2.0]).unwrap();
         for part in &parts {
             assert!((part[0] - 2.0 / 3.0).abs() < EXACT, "{parts:?}");
         }

@@ -78,7 +78,7 @@ pub fn find_policy(name: &str) -> Option<Box<dyn Policy>> {
         "easy" => Some(Box::new(Backfill::EASY)),
         "conservative" => Some(Box::new(Backfill::CONSERVATIVE)),
         "gavel" => Some(Box::new(Gavel)),
-        "hadar" => Some(Box::new(Hadar)),
+        "hadar" => Some(Box::new(Hadar::HADAR)),
         "elastic-flow" => Some(Box::new(ElasticFlow)),
         // The simulator knows the time of every job, and can move every job.
         "tessera" => Some(Box::new(Tessera::default())),

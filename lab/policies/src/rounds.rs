@@ -211,7 +211,8 @@ impl<'c> Round<'c> {
         };
         let left = 1.0 - f64::from(facts.done.unwrap_or(0).min(1_000_000)) / 1_000_000.0;
         let secs = |time: Millis| time.duration().as_secs_f64();
-        let received = self.models.iter().map(|view| secs(knowledge.jobs.received(job, &view.model)));
+        let received =
+            self.models.iter().map(|view| secs(knowledge.jobs.received(job, &view.model)));
         let age = facts.submitted.map_or(Millis::ZERO, |submitted| self.now.minus(submitted));
         self.jobs.push(RoundJob {
             id: job,

@@ -128,7 +128,9 @@ impl<'c> GpuTimeline<'c> {
     fn is_free(&self, slot: Slot, from: Millis, until: Millis) -> bool {
         let space = self.mig().all();
         let apart = |occupied: &Occupied| {
-            occupied.until <= from || occupied.from >= until || !excludes(space, occupied.slot, slot)
+            occupied.until <= from
+                || occupied.from >= until
+                || !excludes(space, occupied.slot, slot)
         };
         self.occupied.iter().all(apart)
     }
@@ -198,7 +200,7 @@ impl<'c> GpuTimeline<'c> {
     ) -> impl Iterator<Item = (Slot, &'c Profile)> {
         let profiles = request.tight(self.mig()).into_iter();
         profiles.flat_map(|profile| {
-            let slot = |start: &u8| (Slot { start: *start, profile: profile.id }, profile);
+            let slot = move |start: &u8| (Slot { start: *start, profile: profile.id }, profile);
             profile.starts.iter().map(slot)
         })
     }

@@ -16,11 +16,7 @@ use tessera_simulator::cluster::{SimulationSetup, policy, run};
 
 /// Times are exact: neither cuts nor starts take any.
 fn exact() -> Overheads {
-    Overheads {
-        cutting: RepartitionTime::Free,
-        start_up_ms: Some(0),
-        ..Overheads::default()
-    }
+    Overheads { cutting: RepartitionTime::Free, start_up_ms: Some(0), ..Overheads::default() }
 }
 
 fn simulated(
@@ -30,8 +26,15 @@ fn simulated(
     overheads: Overheads,
 ) -> RunOutcome {
     let fleet = GpuFleet::parse(gpus).unwrap();
-    let setup =
-        SimulationSetup { jobs, fleet: &fleet, policy, overheads, round_ms: 0, seed: 1, plot: true };
+    let setup = SimulationSetup {
+        jobs,
+        fleet: &fleet,
+        policy,
+        overheads,
+        round_ms: 0,
+        seed: 1,
+        plot: true,
+    };
     run(setup, &mut |_| {}).unwrap()
 }
 

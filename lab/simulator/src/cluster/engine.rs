@@ -32,8 +32,8 @@ use tessera_placement::{
 use self::alone::SoloTimes;
 use self::gpu_state::GpuState;
 pub use self::refused::SimulationError;
-pub(super) use self::usage::HALF_LIFE;
 use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
+pub(super) use self::usage::HALF_LIFE;
 use super::fleet::GpuFleet;
 use super::job::{JobClass, SimulatedJob};
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};

@@ -165,12 +165,17 @@ fn kept(file: &Path, arguments: &Arguments) -> anyhow::Result<Value> {
 }
 
 /// Finds a row of an earlier result.
-fn kept_row(earlier: &Value, cell: &str, (workload, cluster): Place<'_>) -> anyhow::Result<MatrixRow> {
+fn kept_row(
+    earlier: &Value,
+    cell: &str,
+    (workload, cluster): Place<'_>,
+) -> anyhow::Result<MatrixRow> {
     let named = |all: &Value, key: &str, name: &str| -> Option<Value> {
         all.as_array()?.iter().find(|one| one[key] == *name).cloned()
     };
-    let cell = named(&earlier["cells"], "cell", cell)
-        .with_context(|| format!("the earlier result has no cell {cell}: run it with all policies"))?;
+    let cell = named(&earlier["cells"], "cell", cell).with_context(|| {
+        format!("the earlier result has no cell {cell}: run it with all policies")
+    })?;
     let rows = cell["rows"].as_array().context("no rows")?;
     let row = rows.iter().find(|row| row["workload"] == *workload && row["cluster"] == *cluster);
     let row = row.with_context(|| format!("the earlier result has no {workload} on {cluster}"))?;
@@ -206,7 +211,8 @@ fn merged(
     arguments: &Arguments,
 ) -> anyhow::Result<MatrixRow> {
     let Some(mut known) = known else { return Ok(found) };
-    let is_complete = |policy: &String| known.figures.get(policy).map_or(0, BTreeMap::len) == FIGURES.len();
+    let is_complete =
+        |policy: &String| known.figures.get(policy).map_or(0, BTreeMap::len) == FIGURES.len();
     let is_rerun = |policy: &&String| *policy != "tessera" && known.policies.contains(policy);
     // If a policy was the best and gets worse, the second best counts, and that one has to be known.
     if let Some(rerun) = arguments.policy.iter().find(is_rerun) {
@@ -301,7 +307,8 @@ fn as_json((workload, cluster): Place<'_>, row: MatrixRow) -> anyhow::Result<Val
     let of = |policy: &str, figure: &str| row.figures.get(policy)?.get(figure).copied();
     let mut compared = serde_json::Map::new();
     for Figure { name, better, .. } in FIGURES {
-        let own = of("tessera", name).with_context(|| format!("tessera ran nothing of {workload}"))?;
+        let own =
+            of("tessera", name).with_context(|| format!("tessera ran nothing of {workload}"))?;
         let others = row.figures.keys().filter(|policy| *policy != "tessera");
         let others = others.filter_map(|policy| Some((policy.as_str(), of(policy, name)?)));
         let by = |a: &(&str, f64), b: &(&str, f64)| a.1.total_cmp(&b.1);

@@ -11,8 +11,8 @@ use crate::cluster::job::{JobClass, SimulatedJob};
 use crate::cluster::metrics::{JobOutcome, RunOutcome, quantile};
 use crate::cluster::number::{float, seconds, whole};
 use crate::cluster::overheads::{Overheads, RunTimeKnowledge};
-use crate::cluster::workload::{built_in, limit_movable};
 use crate::cluster::policy;
+use crate::cluster::workload::{built_in, limit_movable};
 
 /// The first of five seeds, on which nothing was chosen.
 const FIRST_SEED: u64 = 901;
@@ -40,7 +40,9 @@ const CUTS_S: f64 = 5.0;
 type Figure = (&'static str, fn(&RunOutcome) -> f64);
 
 const FIGURES: [Figure; 3] = [
-    ("mean time", |done| mean(&done.jobs.iter().map(|job| seconds(job.jct_ms())).collect::<Vec<f64>>())),
+    ("mean time", |done| {
+        mean(&done.jobs.iter().map(|job| seconds(job.jct_ms())).collect::<Vec<f64>>())
+    }),
     ("p95", |done| {
         let mut times: Vec<u64> = done.jobs.iter().map(JobOutcome::jct_ms).collect();
         times.sort_unstable();
@@ -74,7 +76,8 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
             }
         }
         let runs = Runs::of(&|seed| Some(wide_between_small(seed)), overheads, first);
-        let what = format!("70 % load of 1g jobs, times {known}: mean wait of jobs that need a whole GPU");
+        let what =
+            format!("70 % load of 1g jobs, times {known}: mean wait of jobs that need a whole GPU");
         findings.push(runs.row(&what, wide_wait_s));
         findings.extend(head_of_queue(overheads, known, first));
     }
@@ -199,16 +202,25 @@ fn wide_between_small(seed: u64) -> Vec<SimulatedJob> {
     jobs
 }
 
-/// Two GPUs: two long jobs have the halves of one, and three small ones leave four slices of 1g free on the other. Then comes a job of
-/// 30 GB, and after it 37 small jobs of five users.
+/// A small job that is as fast on any slice.
+fn even_job(user: &str, submit_ms: u64, lasts_s: f64) -> SimulatedJob {
+    let small = job("small", user, submit_ms, 4, lasts_s);
+    let times = [(1, whole(lasts_s * 1_000.0).max(1))].into();
+    SimulatedJob { times: [("a100-40gb".to_owned(), times)].into(), ..small }
+}
+
+/// Two GPUs: two long jobs have the halves of one, and seven small ones the slices of 1g of the other, four of which soon
+/// end. Then four slices are free. A job of 30 GB comes, and after it 37 small jobs of five users, which could all end
+/// before the halves are free.
 fn blocked_head(seed: u64) -> Vec<SimulatedJob> {
     let mut rng = SeededRng::named(seed, "blocked head");
-    let mut jobs: Vec<SimulatedJob> = (0..2).map(|_| job("half", "user0", 0, 18, 2_000.0)).collect();
-    jobs.extend((0..3).map(|_| job("small", "user1", 1_000, 4, 9_000.0)));
+    let mut jobs: Vec<SimulatedJob> =
+        (0..2).map(|_| job("half", "user0", 0, 18, 2_000.0)).collect();
+    jobs.extend((0..7).map(|number| even_job("user1", 0, if number < 3 { 9_000.0 } else { 50.0 })));
     jobs.push(job(WIDE, "user2", 60_000, 30, 600.0));
     jobs.extend((0..37).map(|number| {
         let lasts_s = 100.0 + even(&mut rng) * 100.0;
-        job("small", &format!("user{}", number % 5), 61_000, 4, lasts_s)
+        even_job(&format!("user{}", number % 5), 61_000, lasts_s)
     }));
     jobs
 }
@@ -224,7 +236,8 @@ fn head_of_queue(overheads: Overheads, known: &str, first: u64) -> Vec<Finding> 
             let jobs = blocked_head(seed);
             let mut without = jobs.clone();
             without.retain(|job| job.name != WIDE);
-            let run = |jobs: &[SimulatedJob], name: &str| runs(jobs, TWO_GPUS, name, overheads, seed);
+            let run =
+                |jobs: &[SimulatedJob], name: &str| runs(jobs, TWO_GPUS, name, overheads, seed);
             let (Some(with), Some(alone), Some(strict)) =
                 (run(&jobs, name), run(&without, name), run(&jobs, "scheme-b"))
             else {
@@ -232,20 +245,33 @@ fn head_of_queue(overheads: Overheads, known: &str, first: u64) -> Vec<Finding> 
                 continue;
             };
             let small = with.jobs.iter().filter(|job| job.name != WIDE);
-            let waits = small.zip(&alone.jobs).map(|(with, alone)| {
-                seconds(wait_ms(with)) - seconds(wait_ms(alone))
-            });
+            let waits = small
+                .zip(&alone.jobs)
+                .map(|(with, alone)| seconds(wait_ms(with)) - seconds(wait_ms(alone)));
             longer.push(waits.fold(0.0, f64::max));
             let start = |done: &RunOutcome| {
-                done.jobs.iter().find(|job| job.name == WIDE).map_or(0.0, |job| seconds(job.start_ms))
+                done.jobs
+                    .iter()
+                    .find(|job| job.name == WIDE)
+                    .map_or(0.0, |job| seconds(job.start_ms))
             };
             later.push(start(&with) - start(&strict));
         }
         let worst = |each: &[f64]| each.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let what = format!("head of the queue, times {known}, {name}: most that a small job waits longer than without the large one, s");
-        rows.push(Finding::at_most("BACKFILL", what, Proof::Proxy, CUTS_S, worst(&longer)).over_seeds(&longer));
-        let what = format!("head of the queue, times {known}, {name}: start of the large job after that under strict order, s");
-        rows.push(Finding::at_most("BACKFILL", what, Proof::Proxy, SLACK_S, worst(&later)).over_seeds(&later));
+        let what = format!(
+            "head of the queue, times {known}, {name}: most that a small job waits longer than without the large one, s"
+        );
+        rows.push(
+            Finding::at_most("BACKFILL", what, Proof::Proxy, CUTS_S, worst(&longer))
+                .over_seeds(&longer),
+        );
+        let what = format!(
+            "head of the queue, times {known}, {name}: start of the large job after that under strict order, s"
+        );
+        rows.push(
+            Finding::at_most("BACKFILL", what, Proof::Proxy, SLACK_S, worst(&later))
+                .over_seeds(&later),
+        );
     }
     rows
 }

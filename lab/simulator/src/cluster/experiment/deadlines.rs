@@ -90,8 +90,9 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
     }
     for case in OVERLOADS {
         for movable in [0, 100] {
-            let met: Vec<DeadlinesMet> =
-                (first..first + SEEDS).filter_map(|seed| met_under_load(case, movable, seed)).collect();
+            let met: Vec<DeadlinesMet> = (first..first + SEEDS)
+                .filter_map(|seed| met_under_load(case, movable, seed))
+                .collect();
             findings.extend(rows_of_met(case, movable, &met));
         }
     }
@@ -121,8 +122,13 @@ fn rows_of_met(case: &str, movable: u8, met: &[DeadlinesMet]) -> [Finding; 2] {
         "{case}, {movable} % movable: deadlines met over earliest-deadline-first ({earliest:.0}; elastic-flow: {:.2} times)",
         elastic / earliest.max(1.0)
     );
-    let gain =
-        Finding::at_least("DEADLINES", what, Proof::Proxy, ELASTIC_FLOW_GAIN, own / earliest.max(1.0));
+    let gain = Finding::at_least(
+        "DEADLINES",
+        what,
+        Proof::Proxy,
+        ELASTIC_FLOW_GAIN,
+        own / earliest.max(1.0),
+    );
     [
         against.over_seeds(&over(|met| met.elastic_flow)),
         gain.over_seeds(&over(|met| met.earliest_deadline)),

@@ -76,10 +76,8 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
                 |parts: &Option<Parts>| parts.as_ref().map_or(f64::INFINITY, Parts::deviation);
             let deviations: Vec<f64> = each.iter().map(deviation).collect();
             let shown = each.iter().flatten().next().map_or_else(String::new, Parts::text);
-            let what = format!(
-                "{}, times {known}: largest deviation from what is due{shown}",
-                case.name
-            );
+            let what =
+                format!("{}, times {known}: largest deviation from what is due{shown}", case.name);
             let worst = deviations.iter().copied().fold(0.0, f64::max);
             let row = Finding::at_most("FAIR-SHARE", what, Proof::Proxy, DEVIATION_MAX, worst);
             findings.push(row.over_seeds(&deviations));
@@ -137,7 +135,8 @@ fn counted(case: &Case, jobs: &[SimulatedJob], done: &RunOutcome) -> Parts {
     let until = until.min(HALF_LIFE.get());
     let mut got: BTreeMap<&str, u64> = BTreeMap::new();
     for segment in &done.segments {
-        let Some(job) = segment.job.checked_sub(1).and_then(|at| jobs.get(usize::try_from(at).ok()?))
+        let Some(job) =
+            segment.job.checked_sub(1).and_then(|at| jobs.get(usize::try_from(at).ok()?))
         else {
             continue;
         };
