@@ -16,7 +16,7 @@ pub struct Experiment {
     /// Names of experiments; by default all that take a few seconds
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// First seed of BATCHES, DEADLINES, MIXED-GPUS, MEMORY-FRESH and MEMORY-JOBS-FRESH
+    /// First seed of experiments that take one, such as BATCHES
     #[arg(long, value_name = "SEED")]
     first_seed: Option<u64>,
 }
@@ -49,7 +49,8 @@ impl Experiment {
             None => Ok(experiment::of(name).unwrap_or_default()),
             Some(first) => experiment::with_seeds_from(name, first).ok_or_else(|| {
                 let text = format!(
-                    "{name} has fixed seeds: --first-seed goes with BATCHES, DEADLINES, MIXED-GPUS, MEMORY-FRESH and MEMORY-JOBS-FRESH only"
+                    "{name} has fixed seeds: --first-seed goes with {} only",
+                    experiment::WITH_FIRST_SEED.join(", ")
                 );
                 CommandFailure::usage(text)
             }),

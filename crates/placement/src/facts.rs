@@ -137,6 +137,12 @@ pub trait JobTable {
         None
     }
 
+    /// Returns for how long a job has had placements on GPUs of a model so far, over all its attempts. It is zero
+    /// where that is not kept: only the simulator keeps it, for policies that weigh what jobs have received.
+    fn received(&self, _job: JobId, _model: &str) -> Millis {
+        Millis::ZERO
+    }
+
     /// Returns the account of a job, which is the same for all jobs of a user. `None` where usage
     /// is not kept, so that all jobs are equal. It is separate from the facts, since it is read for
     /// only a few jobs of each user.

@@ -51,6 +51,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Returns the length of its rounds, if its paper decides at fixed intervals. The simulator then also decides at
+    /// the multiples of this time, whether or not anything has changed. A controller runs no such policy.
+    fn round_interval(&self) -> Option<Millis> {
+        None
+    }
+
     /// Returns its settings by name; null for a policy without settings. [`with_settings`] makes
     /// the same policy from them.
     fn settings(&self) -> Value {

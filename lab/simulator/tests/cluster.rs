@@ -16,8 +16,20 @@ use tessera_simulator::cluster::workload::{self, file};
 use tessera_simulator::cluster::{SimulationError, SimulationSetup, policy, run};
 
 /// Policies that give each slice to one job at a time, and never wait forever.
-const ONE_JOB_A_SLICE: [&str; 7] =
-    ["exclusive", "scheme-a", "scheme-b", "miso", "oracle", "dyna-p", "tessera"];
+const ONE_JOB_A_SLICE: [&str; 12] = [
+    "exclusive",
+    "scheme-a",
+    "scheme-b",
+    "miso",
+    "oracle",
+    "dyna-p",
+    "tessera",
+    "easy",
+    "conservative",
+    "gavel",
+    "hadar",
+    "elastic-flow",
+];
 
 fn simulated(
     jobs: &[SimulatedJob],

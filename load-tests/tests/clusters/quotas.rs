@@ -147,3 +147,39 @@ fn users_with_more_usage_are_served_after_those_with_less_also_by_the_next_contr
     std::fs::write(cluster.scratch().join("two"), "").unwrap();
     assert_eq!(cluster.wait_end(again, 3 * SOON).job.state, "succeeded");
 }
+
+/// Jobs of each user, and how many may still wait when usage is compared: all slices are in demand by both until then.
+const SHORT_JOBS: usize = 60;
+const STILL_WAITING: u64 = 15;
+
+/// The most that a user's part of the usage may differ from half.
+const DEVIATION_MAX: f64 = 0.05;
+
+#[test]
+fn two_users_with_many_short_jobs_get_within_a_tenth_of_what_is_due_to_each() {
+    let cluster = Plan::new().node("n1", "a30-24gb").start();
+    let short = |user: &str| SubmitRequest {
+        user: Some(user.to_owned()),
+        gpu_memory_bytes: Some(4 << 30),
+        ..script("sleep 1")
+    };
+    // One user submits all jobs before the other: in the order of arrival, she would get everything.
+    for user in ["ada", "bob"] {
+        for _ in 0..SHORT_JOBS {
+            cluster.submit(&short(user));
+        }
+    }
+
+    let (ada, bob) = wait::until(6 * SOON, "most jobs of a user have started", || {
+        let (ada, bob) = (account(&cluster, "ada"), account(&cluster, "bob"));
+        (ada.waiting.min(bob.waiting) <= STILL_WAITING).then_some((ada, bob))
+    });
+
+    assert_eq!((ada.share, bob.share), (1, 1));
+    assert!(ada.waiting > 0 && bob.waiting > 0, "{ada:?} {bob:?}");
+    let all = ada.recent_slice_secs + bob.recent_slice_secs;
+    for user in [&ada, &bob] {
+        let part = user.recent_slice_secs / all;
+        assert!((part - 0.5).abs() <= DEVIATION_MAX, "{part} of {all} s: {ada:?} {bob:?}");
+    }
+}

@@ -242,6 +242,7 @@ fn job(
     Some(SimulatedJob {
         name: past.name.clone(),
         user: past.user.clone(),
+        shares: 1,
         submit_ms: between(period.since, past.submitted_at),
         class: if past.class == "online" { JobClass::Online } else { JobClass::Offline },
         priority: past.priority,

@@ -33,6 +33,7 @@ use self::alone::SoloTimes;
 use self::gpu_state::GpuState;
 pub use self::refused::SimulationError;
 use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
+pub(super) use self::usage::HALF_LIFE;
 use super::fleet::GpuFleet;
 use super::job::{JobClass, SimulatedJob};
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
@@ -123,6 +124,8 @@ enum SimulationEvent {
         began: u64,
     },
     Round,
+    /// A policy that decides at fixed intervals decides now.
+    Interval,
 }
 
 /// Runs a workload to its end; `progress` gets the number of jobs that have ended.
@@ -160,7 +163,7 @@ impl<'s> SimulationRun<'s> {
         let gpu_states = setup.fleet.keys.iter().map(|key| GpuState::new(key)).collect();
         let by_gpu = view.gpus.iter().enumerate().map(|(i, gpu)| (gpu.id.clone(), i)).collect();
         let kinds = kinds(setup.fleet);
-        let run = Self {
+        let mut run = Self {
             setup,
             now: 0,
             arrivals: arrivals(setup.jobs),
@@ -190,12 +193,20 @@ impl<'s> SimulationRun<'s> {
             run.check(&kinds, index, job)?;
             run.check_gang(index, job)?;
         }
+        run.schedule_interval();
         Ok(run)
     }
 
     fn schedule(&mut self, at: u64, event: SimulationEvent) {
         self.sequence += 1;
         self.events.push(Reverse((at.max(self.now), self.sequence, event)));
+    }
+
+    /// Schedules the next round of a policy that decides at fixed intervals.
+    fn schedule_interval(&mut self) {
+        let Some(interval) = self.setup.policy.round_interval() else { return };
+        let interval = interval.get().max(1);
+        self.schedule((self.now / interval + 1) * interval, SimulationEvent::Interval);
     }
 
     /// Handles all events of the next time; `false` if there are none.
@@ -256,6 +267,10 @@ impl<'s> SimulationRun<'s> {
             }
             SimulationEvent::Rested { job, began } => Ok(self.rested(job, began)),
             SimulationEvent::Round => Ok(true),
+            SimulationEvent::Interval => {
+                self.schedule_interval();
+                Ok(self.running > 0 || !self.queue.is_empty())
+            }
             SimulationEvent::Wakes { .. }
             | SimulationEvent::Cut { .. }
             | SimulationEvent::Tried { .. } => Ok(false),

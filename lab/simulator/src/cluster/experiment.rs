@@ -1,11 +1,13 @@
 //! Rows of the papers that can be rerun: the published value and the one measured here.
 
 mod auto_share;
+mod backfill;
 mod batches;
 mod coexec;
 mod contention;
 mod deadlines;
 mod dyna_p;
+mod fair_share;
 mod fikit;
 mod geometry;
 mod memory;
@@ -14,6 +16,7 @@ mod memory_series;
 mod migm;
 mod miso;
 mod mixed_gpus;
+mod mixed_peers;
 mod mmk;
 mod traces;
 
@@ -66,6 +69,21 @@ const ROWS: &[ExperimentEntry] = &[
     ("BATCHES", true, batches::batches),
     ("DEADLINES", true, deadlines::deadlines),
     ("MIXED-GPUS", true, mixed_gpus::mixed_gpus),
+    ("MIXED-PEERS", true, mixed_peers::mixed_peers),
+    ("BACKFILL", true, backfill::backfill),
+    ("FAIR-SHARE", true, fair_share::fair_share),
+];
+
+/// The experiments that take a first seed: what [`with_seeds_from`] runs.
+pub const WITH_FIRST_SEED: &[&str] = &[
+    "BATCHES",
+    "DEADLINES",
+    "MIXED-GPUS",
+    "MIXED-PEERS",
+    "BACKFILL",
+    "FAIR-SHARE",
+    "MEMORY-FRESH",
+    "MEMORY-JOBS-FRESH",
 ];
 
 /// Seeds of the experiments that need several: as many as MISO's rows have.
@@ -94,6 +112,9 @@ pub fn with_seeds_from(name: &str, first: u64) -> Option<Vec<Finding>> {
         "BATCHES" => Some(batches::from(first)),
         "DEADLINES" => Some(deadlines::from(first)),
         "MIXED-GPUS" => Some(mixed_gpus::from(first)),
+        "MIXED-PEERS" => Some(mixed_peers::from(first)),
+        "BACKFILL" => Some(backfill::from(first)),
+        "FAIR-SHARE" => Some(fair_share::from(first)),
         _ => None,
     }
 }

@@ -32,6 +32,8 @@ pub struct SimulatedJob {
     pub name: String,
     /// The user in the reckoning of fair share.
     pub user: String,
+    /// The shares of the user's account, relative to those of others; the same for all jobs of a user.
+    pub shares: u32,
     /// When it is submitted, in milliseconds from the start.
     pub submit_ms: u64,
     /// Online or offline, as MIGER distinguishes them.
@@ -138,6 +140,7 @@ pub(crate) mod tests {
         SimulatedJob {
             name: "job".to_owned(),
             user: "ada".to_owned(),
+            shares: 1,
             submit_ms: 0,
             class: JobClass::Offline,
             priority: 5,

@@ -163,6 +163,7 @@ fn run_simulated(
         .map(|job| SimulatedJob {
             name: job.name.clone(),
             user: "root".to_owned(),
+            shares: 1,
             submit_ms: job.submit_ms,
             class: JobClass::Offline,
             priority: 5,

@@ -231,11 +231,11 @@ fn with_kept(earlier: &[Value], rows: Vec<Value>) -> Vec<Value> {
         };
         let again = row["policies"].as_array().cloned().unwrap_or_default();
         for policy in again {
-            let all = known["policies"].as_array_mut();
-            let old =
-                all.and_then(|all| all.iter_mut().find(|old| old["policy"] == policy["policy"]));
-            if let Some(old) = old {
-                *old = policy;
+            let Some(all) = known["policies"].as_array_mut() else { continue };
+            match all.iter_mut().find(|old| old["policy"] == policy["policy"]) {
+                Some(old) => *old = policy,
+                // A policy that is new has no earlier row.
+                None => all.push(policy),
             }
         }
     }

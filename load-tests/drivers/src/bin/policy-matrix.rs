@@ -3,9 +3,10 @@
 //! are of one model.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use anyhow::Context as _;
 use clap::Parser;
 use serde_json::{Value, json};
 use tessera_load_tests::machine;
@@ -27,6 +28,13 @@ struct Arguments {
     /// Only cells whose name holds this, such as "unknown, 0 %".
     #[arg(long, default_value = "")]
     only: String,
+    /// Only these policies, with the other figures from an earlier result (`--keep`).
+    #[arg(long, value_delimiter = ',', requires = "keep")]
+    policy: Vec<String>,
+    /// An earlier result of the same seeds. Its figures are kept for the policies that do not run again, so that a new or
+    /// changed policy needs no run of the others.
+    #[arg(long, requires = "policy")]
+    keep: Option<PathBuf>,
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -76,17 +84,26 @@ const FIGURES: [Figure; 5] = [
     Figure { name: "energy", of: |summary| summary.energy_j, better: Better::Less },
 ];
 
-/// A policy's means over the seeds.
-struct PolicyFigures {
-    policy: &'static str,
-    figures: [f64; FIGURES.len()],
+/// A workload and its cluster.
+type Place<'p> = (&'p str, &'p str);
+
+/// Each policy's figures by name, means over the seeds.
+type FiguresByPolicy = BTreeMap<String, BTreeMap<String, f64>>;
+
+/// One row of the matrix.
+struct MatrixRow {
+    figures: FiguresByPolicy,
     mean_over_bound: f64,
     makespan_over_bound: f64,
+    /// The policies that ran.
+    policies: Vec<String>,
+    refused: Vec<String>,
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let begun = Instant::now();
+    let kept = arguments.keep.as_deref().map(|file| kept(file, &arguments)).transpose()?;
     let (mut cells, mut text, mut summary) = (Vec::new(), String::new(), String::new());
     for times in [RunTimeKnowledge::Unknown, RunTimeKnowledge::Learned, RunTimeKnowledge::Known] {
         for movable in MOVABLE {
@@ -97,7 +114,14 @@ fn main() -> anyhow::Result<()> {
                 }
                 let rows = workloads
                     .iter()
-                    .map(|(workload, cluster)| row(workload, cluster, times, movable, &arguments))
+                    .map(|(workload, cluster)| {
+                        let known = match &kept {
+                            Some(kept) => Some(kept_row(kept, &name, (workload, cluster))?),
+                            None => None,
+                        };
+                        let found = runs(workload, cluster, (times, movable), &arguments)?;
+                        as_json((workload, cluster), merged(known, found, &arguments)?)
+                    })
                     .collect::<anyhow::Result<Vec<_>>>()?;
                 text.push_str(&table(&name, &rows));
                 print!("{}", table(&name, &rows));
@@ -127,26 +151,116 @@ const fn word(times: RunTimeKnowledge) -> &'static str {
     }
 }
 
-/// Runs every policy on one workload.
-fn row(
+/// Reads an earlier result, which has to be of the same seeds.
+fn kept(file: &Path, arguments: &Arguments) -> anyhow::Result<Value> {
+    let earlier: Value = serde_json::from_str(&std::fs::read_to_string(file)?)?;
+    let seeds = json!([arguments.first_seed, arguments.first_seed + arguments.seeds - 1]);
+    anyhow::ensure!(
+        earlier["seeds"] == seeds,
+        "{} is of the seeds {}: run it on {seeds} first",
+        file.display(),
+        earlier["seeds"]
+    );
+    Ok(earlier)
+}
+
+/// Finds a row of an earlier result.
+fn kept_row(
+    earlier: &Value,
+    cell: &str,
+    (workload, cluster): Place<'_>,
+) -> anyhow::Result<MatrixRow> {
+    let named = |all: &Value, key: &str, name: &str| -> Option<Value> {
+        all.as_array()?.iter().find(|one| one[key] == *name).cloned()
+    };
+    let cell = named(&earlier["cells"], "cell", cell).with_context(|| {
+        format!("the earlier result has no cell {cell}: run it with all policies")
+    })?;
+    let rows = cell["rows"].as_array().context("no rows")?;
+    let row = rows.iter().find(|row| row["workload"] == *workload && row["cluster"] == *cluster);
+    let row = row.with_context(|| format!("the earlier result has no {workload} on {cluster}"))?;
+    let names = |key: &str| -> Vec<String> {
+        let all = row[key].as_array().into_iter().flatten();
+        all.filter_map(|name| Some(name.as_str()?.to_owned())).collect()
+    };
+    let mut figures: FiguresByPolicy =
+        serde_json::from_value(row["figures"].clone()).unwrap_or_default();
+    // Results without figures of all policies have those of `tessera` and of the best other policy.
+    for Figure { name, .. } in FIGURES {
+        let known = &row["against_the_best_other"][name];
+        let own = figures.entry("tessera".to_owned()).or_default();
+        own.insert(name.to_owned(), known["tessera"].as_f64().context("no figure of tessera")?);
+        if let (Some(of), Some(best)) = (known["of"].as_str(), known["best_other"].as_f64()) {
+            figures.entry(of.to_owned()).or_default().insert(name.to_owned(), best);
+        }
+    }
+    let over = |key: &str| row[key].as_f64().with_context(|| format!("no {key}"));
+    Ok(MatrixRow {
+        figures,
+        mean_over_bound: over("mean_over_bound")?,
+        makespan_over_bound: over("makespan_over_bound")?,
+        policies: names("policies"),
+        refused: names("refused"),
+    })
+}
+
+/// Adds what ran now to an earlier row.
+fn merged(
+    known: Option<MatrixRow>,
+    found: MatrixRow,
+    arguments: &Arguments,
+) -> anyhow::Result<MatrixRow> {
+    let Some(mut known) = known else { return Ok(found) };
+    let is_complete =
+        |policy: &String| known.figures.get(policy).map_or(0, BTreeMap::len) == FIGURES.len();
+    let is_rerun = |policy: &&String| *policy != "tessera" && known.policies.contains(policy);
+    // If a policy was the best and gets worse, the second best counts, and that one has to be known.
+    if let Some(rerun) = arguments.policy.iter().find(is_rerun) {
+        anyhow::ensure!(
+            known.policies.iter().all(is_complete),
+            "the earlier result has only the best policy of each figure, and {rerun} is among its policies: run all policies"
+        );
+    }
+    if found.policies.iter().any(|policy| policy == "tessera") {
+        known.mean_over_bound = found.mean_over_bound;
+        known.makespan_over_bound = found.makespan_over_bound;
+    }
+    let anew = |policy: &String| found.policies.contains(policy) || found.refused.contains(policy);
+    known.figures.retain(|policy, _| !anew(policy));
+    known.policies.retain(|policy| !anew(policy));
+    known.refused.retain(|policy| !anew(policy));
+    known.figures.extend(found.figures);
+    known.policies.extend(found.policies);
+    known.refused.extend(found.refused);
+    known.policies.sort_unstable();
+    Ok(known)
+}
+
+/// Runs policies on one workload.
+fn runs(
     named: &str,
     cluster: &str,
-    times: RunTimeKnowledge,
-    movable: u8,
+    (times, movable): (RunTimeKnowledge, u8),
     arguments: &Arguments,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<MatrixRow> {
     let fleet = GpuFleet::parse(cluster)?;
     let overheads = Overheads { times, ..Overheads::default() };
+    let is_chosen =
+        |name: &str| arguments.policy.is_empty() || arguments.policy.iter().any(|p| p == name);
     let mut found: BTreeMap<&'static str, Vec<Summary>> = BTreeMap::new();
     let mut refused: Vec<&'static str> = Vec::new();
     for seed in arguments.first_seed..arguments.first_seed + arguments.seeds {
         let mut jobs = workload::built_in(named, seed)?.jobs;
         elsewhere::fill(&mut jobs, &fleet.models());
         workload::limit_movable(&mut jobs, movable, seed);
-        let bounds = WorkloadBounds::new(&jobs, &fleet, &overheads);
+        // Only the figures of `tessera` are compared with the bounds, which take longer than most runs.
+        let bounds = match is_chosen("tessera") {
+            true => WorkloadBounds::new(&jobs, &fleet, &overheads),
+            false => WorkloadBounds { makespan_s: 0.0, jct_mean_s: 0.0 },
+        };
         for name in tessera_lab_policies::all_names() {
             // These policies need a layout that was chosen for the workload.
-            if name.starts_with("static") || refused.contains(&name) {
+            if name.starts_with("static") || refused.contains(&name) || !is_chosen(name) {
                 continue;
             }
             let decides = policy(name)?;
@@ -168,45 +282,54 @@ fn row(
             }
         }
     }
-    let means: Vec<PolicyFigures> =
-        found.iter().map(|(policy, runs)| means(policy, runs)).collect();
-    let Some(own) = means.iter().find(|figures| figures.policy == "tessera") else {
-        anyhow::bail!("tessera ran nothing of {named}")
+    let figures = found.iter().map(|(policy, runs)| {
+        let of = |figure: &Figure| (figure.name.to_owned(), mean(runs, figure.of));
+        ((*policy).to_owned(), FIGURES.iter().map(of).collect())
+    });
+    let over = |of: fn(&Summary) -> f64, bound: fn(&Summary) -> f64| {
+        found.get("tessera").map_or(f64::NAN, |own| mean(own, of) / mean(own, bound))
     };
-    let compared = FIGURES.iter().enumerate().map(|(at, Figure { name, better, .. })| {
-        let others = means.iter().filter(|figures| figures.policy != "tessera");
-        let by = |a: &&PolicyFigures, b: &&PolicyFigures| a.figures[at].total_cmp(&b.figures[at]);
+    Ok(MatrixRow {
+        figures: figures.collect(),
+        mean_over_bound: over(|r| r.jct_mean_s, |r| r.bound_jct_mean_s),
+        makespan_over_bound: over(|r| r.makespan_s, |r| r.bound_makespan_s),
+        policies: found.keys().map(|name| (*name).to_owned()).collect(),
+        refused: refused.into_iter().map(str::to_owned).collect(),
+    })
+}
+
+fn mean(runs: &[Summary], of: fn(&Summary) -> f64) -> f64 {
+    runs.iter().map(of).sum::<f64>() / count(runs.len())
+}
+
+/// Compares `tessera` with the best other policy of each figure.
+fn as_json((workload, cluster): Place<'_>, row: MatrixRow) -> anyhow::Result<Value> {
+    let of = |policy: &str, figure: &str| row.figures.get(policy)?.get(figure).copied();
+    let mut compared = serde_json::Map::new();
+    for Figure { name, better, .. } in FIGURES {
+        let own =
+            of("tessera", name).with_context(|| format!("tessera ran nothing of {workload}"))?;
+        let others = row.figures.keys().filter(|policy| *policy != "tessera");
+        let others = others.filter_map(|policy| Some((policy.as_str(), of(policy, name)?)));
+        let by = |a: &(&str, f64), b: &(&str, f64)| a.1.total_cmp(&b.1);
         let best = match better {
             Better::Less => others.min_by(by),
             Better::More => others.max_by(by),
         };
-        let (policy, value) =
-            best.map_or(("none", f64::NAN), |best| (best.policy, best.figures[at]));
-        (
-            (*name).to_owned(),
-            json!({
-                "tessera": own.figures[at], "best_other": value, "of": policy,
-                "ratio": own.figures[at] / value,
-            }),
-        )
-    });
-    Ok(json!({
-        "workload": named, "cluster": cluster,
-        "mean_over_bound": own.mean_over_bound, "makespan_over_bound": own.makespan_over_bound,
-        "against_the_best_other": compared.collect::<serde_json::Map<_, _>>(),
-        "policies": means.iter().map(|figures| figures.policy).collect::<Vec<_>>(),
-        "refused": refused,
-    }))
-}
-
-fn means(policy: &'static str, runs: &[Summary]) -> PolicyFigures {
-    let mean = |of: &dyn Fn(&Summary) -> f64| runs.iter().map(of).sum::<f64>() / count(runs.len());
-    PolicyFigures {
-        policy,
-        figures: FIGURES.map(|figure| mean(&figure.of)),
-        mean_over_bound: mean(&|r| r.jct_mean_s) / mean(&|r| r.bound_jct_mean_s),
-        makespan_over_bound: mean(&|r| r.makespan_s) / mean(&|r| r.bound_makespan_s),
+        let (policy, value) = best.unwrap_or(("none", f64::NAN));
+        compared.insert(
+            name.to_owned(),
+            json!({ "tessera": own, "best_other": value, "of": policy, "ratio": own / value }),
+        );
     }
+    Ok(json!({
+        "workload": workload, "cluster": cluster,
+        "mean_over_bound": row.mean_over_bound, "makespan_over_bound": row.makespan_over_bound,
+        "against_the_best_other": compared,
+        "figures": row.figures,
+        "policies": row.policies,
+        "refused": row.refused,
+    }))
 }
 
 const SUMMARY_HEADER: &str = "\

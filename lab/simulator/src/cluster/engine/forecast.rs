@@ -192,7 +192,14 @@ impl JobTable for RunPredictions<'_, '_> {
         self.run.preemption_price(index(job), self.predicted_rest(job))
     }
 
-    /// Every user has an account with the same part of the cluster.
+    fn received(&self, job: JobId, model: &str) -> Millis {
+        let Some(task) = self.run.tasks.get(index(job)) else { return Millis::ZERO };
+        let before = task.received.get(model).copied().unwrap_or(0);
+        let here = task.spot.filter(|spot| self.run.gpu_states[spot.gpu].key == model);
+        Millis::new(before + here.map_or(0, |spot| self.run.now - spot.since))
+    }
+
+    /// Every user has an account; its shares are those of the user's jobs.
     fn account(&self, job: JobId) -> Option<Account> {
         let truth = self.run.setup.jobs.get(index(job))?;
         self.run.usage.account(&truth.user, self.run.now)

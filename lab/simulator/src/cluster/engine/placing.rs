@@ -80,6 +80,7 @@ impl SimulationRun<'_> {
         let Some(spot) = self.tasks[task].spot.take() else { return };
         self.running -= 1;
         self.refund(task, &spot);
+        self.receive(task, &spot);
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         let keeps = self.setup.overheads.move_ms(&self.setup.jobs[task]).is_some();
@@ -98,6 +99,12 @@ impl SimulationRun<'_> {
         self.stale.insert(spot.gpu);
     }
 
+    /// Counts the time of a placement that ends.
+    fn receive(&mut self, task: usize, spot: &TaskPlacement) {
+        let model = self.gpu_states[spot.gpu].key;
+        *self.tasks[task].received.entry(model).or_default() += self.now - spot.since;
+    }
+
     /// Counts a job's progress until now.
     pub(super) fn settle(&mut self, task: usize) {
         let now = self.now;
@@ -114,6 +121,7 @@ impl SimulationRun<'_> {
         let Some(spot) = self.tasks[task].spot.take() else { return };
         self.running -= 1;
         self.refund(task, &spot);
+        self.receive(task, &spot);
         self.segment(task, &spot);
         self.tasks[task].stamp += 1;
         self.stale.insert(spot.gpu);

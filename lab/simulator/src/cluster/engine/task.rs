@@ -34,6 +34,8 @@ pub(super) struct SimulatedTask {
     pub(super) out_of_memory: u32,
     /// Whether its next start restores a checkpoint.
     pub(super) saved: bool,
+    /// For how long it had placements that it has left, in milliseconds, by GPU model.
+    pub(super) received: BTreeMap<&'static str, u64>,
 }
 
 /// Where a job is.
@@ -78,6 +80,7 @@ impl SimulatedTask {
             resumes: false,
             out_of_memory: 0,
             saved: false,
+            received: BTreeMap::new(),
         }
     }
 }

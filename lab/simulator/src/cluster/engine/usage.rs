@@ -1,6 +1,6 @@
 //! Recent usage of users, for policies with fair share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tessera_model::Millis;
 use tessera_model::spec::Priority;
@@ -11,31 +11,42 @@ use super::{SimulationRun, TaskPlacement};
 use crate::cluster::job::SimulatedJob;
 
 /// The half-life of recent usage, one day. It is the default of a controller (`usage-half-life`).
-const HALF_LIFE: Millis = Millis::from_secs(86_400);
+pub(in crate::cluster) const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
 /// All users; empty if there is only one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountUsage {
-    users: BTreeMap<String, DecayedUsage>,
+    users: BTreeMap<String, UserAccount>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UserAccount {
+    shares: u32,
+    usage: DecayedUsage,
 }
 
 impl AccountUsage {
     pub(super) fn of(jobs: &[SimulatedJob]) -> Self {
-        let names: BTreeSet<&str> = jobs.iter().map(|job| job.user.as_str()).collect();
-        let users = names.iter().map(|name| ((*name).to_owned(), DecayedUsage::default()));
-        if names.len() > 1 { Self { users: users.collect() } } else { Self::default() }
+        let mut users: BTreeMap<String, UserAccount> = BTreeMap::new();
+        for job in jobs {
+            if !users.contains_key(&job.user) {
+                let account = UserAccount { shares: job.shares, usage: DecayedUsage::default() };
+                users.insert(job.user.clone(), account);
+            }
+        }
+        if users.len() > 1 { Self { users } } else { Self::default() }
     }
 
     /// Counts slices that a user takes or returns.
     fn take(&mut self, user: &str, slices: f64, now: u64) {
-        let Some(had) = self.users.get_mut(user) else { return };
-        had.take(slices, Millis::new(now), HALF_LIFE);
+        let Some(account) = self.users.get_mut(user) else { return };
+        account.usage.take(slices, Millis::new(now), HALF_LIFE);
     }
 
     pub(super) fn account(&self, user: &str, now: u64) -> Option<Account> {
-        let had = self.users.get(user)?;
-        let used = had.until(Millis::new(now), HALF_LIFE);
-        Some(Account { name: user.into(), shares: 1, used, quota: None, member: None })
+        let UserAccount { shares, usage } = *self.users.get(user)?;
+        let used = usage.until(Millis::new(now), HALF_LIFE);
+        Some(Account { name: user.into(), shares, used, quota: None, member: None })
     }
 }
 

@@ -1,12 +1,15 @@
-//! DEADLINES: what `tessera` misses of deadlines that earliest-deadline-first meets, and of bursts of inference.
+//! DEADLINES: what `tessera` misses of deadlines that earliest-deadline-first meets, and of bursts of inference; and how
+//! many it meets under loads at which not all can be met, next to `elastic-flow`.
 
-use tessera_lab_policies::EarliestDeadline;
+use tessera_lab_policies::{EarliestDeadline, ElasticFlow};
+use tessera_placement::Policy;
 use tessera_predict::random::SeededRng;
 
 use super::{ExperimentTrial, Finding, Proof, outcome, runs_without_bounds};
 use crate::cluster::fleet::GpuFleet;
 use crate::cluster::job::{JobClass, SimulatedJob};
 use crate::cluster::number::{count, float};
+use crate::cluster::policy;
 use crate::cluster::workload::{built_in, limit_movable};
 
 /// The first of five seeds, on which nothing was chosen.
@@ -37,6 +40,14 @@ const INFERENCE_SLACK: u64 = 300;
 
 /// The part of bursty inference that may be late, in percent, unless no schedule does better.
 const LATE_MAX: f64 = 25.0;
+
+/// Loads at which not all deadlines can be met: all and twice of what whole GPUs can take, and bursts.
+const OVERLOADS: [&str; 3] =
+    ["poisson:jobs=160,gap=320", "poisson:jobs=160,gap=160", "bursts:jobs=160,gap=240"];
+
+/// The least of ElasticFlow's gains over other schedulers, in deadlines met. Source: ElasticFlow, abstract (1.46 to
+/// 7.65).
+const ELASTIC_FLOW_GAIN: f64 = 1.46;
 
 pub(super) fn deadlines() -> Vec<Finding> {
     from(FIRST_SEED)
@@ -77,7 +88,79 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
             bursts.iter().map(|burst| 100.0 * burst.tessera / burst.jobs).collect();
         findings.push(row.over_seeds(&each));
     }
+    for case in OVERLOADS {
+        for movable in [0, 100] {
+            let met: Vec<DeadlinesMet> = (first..first + SEEDS)
+                .filter_map(|seed| met_under_load(case, movable, seed))
+                .collect();
+            findings.extend(rows_of_met(case, movable, &met));
+        }
+    }
     findings
+}
+
+/// How many jobs end in time under a load at which not all can.
+struct DeadlinesMet {
+    tessera: f64,
+    elastic_flow: f64,
+    earliest_deadline: f64,
+}
+
+fn rows_of_met(case: &str, movable: u8, met: &[DeadlinesMet]) -> [Finding; 2] {
+    let sum = |of: fn(&DeadlinesMet) -> f64| met.iter().map(of).sum::<f64>();
+    let (own, elastic) = (sum(|met| met.tessera), sum(|met| met.elastic_flow));
+    let earliest = sum(|met| met.earliest_deadline);
+    let over = |of: fn(&DeadlinesMet) -> f64| {
+        met.iter().map(|met| met.tessera / of(met).max(1.0)).collect::<Vec<f64>>()
+    };
+    let what = format!(
+        "{case}, {movable} % movable: deadlines met of {} by tessera ({own:.0}) over elastic-flow ({elastic:.0})",
+        160 * met.len()
+    );
+    let against = Finding::at_least("DEADLINES", what, Proof::Proxy, 1.0, own / elastic.max(1.0));
+    let what = format!(
+        "{case}, {movable} % movable: deadlines met over earliest-deadline-first ({earliest:.0}; elastic-flow: {:.2} times)",
+        elastic / earliest.max(1.0)
+    );
+    let gain = Finding::at_least(
+        "DEADLINES",
+        what,
+        Proof::Proxy,
+        ELASTIC_FLOW_GAIN,
+        own / earliest.max(1.0),
+    );
+    [
+        against.over_seeds(&over(|met| met.elastic_flow)),
+        gain.over_seeds(&over(|met| met.earliest_deadline)),
+    ]
+}
+
+fn met_under_load(case: &str, movable: u8, seed: u64) -> Option<DeadlinesMet> {
+    let mut jobs = with_deadlines(case, seed)?;
+    limit_movable(&mut jobs, movable, seed);
+    let fleet = GpuFleet::parse(CLUSTER).ok()?;
+    let trial = ExperimentTrial { seed, ..ExperimentTrial::new(&jobs, CLUSTER, "") };
+    let met = |decides: &dyn Policy| {
+        let done = outcome(&trial, &fleet, decides)?;
+        Some(count(done.jobs.iter().filter(|job| job.in_time == Some(true)).count()))
+    };
+    Some(DeadlinesMet {
+        tessera: met(policy("tessera").ok()?.as_ref())?,
+        elastic_flow: met(&ElasticFlow)?,
+        earliest_deadline: met(&EarliestDeadline)?,
+    })
+}
+
+/// Returns jobs with deadlines after their least times and a slack that is drawn.
+fn with_deadlines(case: &str, seed: u64) -> Option<Vec<SimulatedJob>> {
+    let mut jobs = built_in(case, seed).ok()?.jobs;
+    let mut rng = SeededRng::named(seed, "deadlines");
+    for job in &mut jobs {
+        let slack = SLACK.start + rng.below(SLACK.end - SLACK.start);
+        let least = job.fastest(&[MODEL])? + job.start_up_ms;
+        job.deadline_ms = Some(job.submit_ms + least * slack / 100);
+    }
+    Some(jobs)
 }
 
 fn missed_of_feasible(case: &str, movable: u8, seed: u64) -> Option<f64> {
@@ -90,13 +173,7 @@ fn missed_of_feasible(case: &str, movable: u8, seed: u64) -> Option<f64> {
 /// Returns jobs with deadlines that earliest-deadline-first meets, all of them: those that it missed are extended
 /// to a little after it ended these jobs, until it misses none. Its schedule is the proof that they can be met.
 pub(crate) fn feasible(case: &str, seed: u64) -> Option<Vec<SimulatedJob>> {
-    let mut jobs = built_in(case, seed).ok()?.jobs;
-    let mut rng = SeededRng::named(seed, "deadlines");
-    for job in &mut jobs {
-        let slack = SLACK.start + rng.below(SLACK.end - SLACK.start);
-        let least = job.fastest(&[MODEL])? + job.start_up_ms;
-        job.deadline_ms = Some(job.submit_ms + least * slack / 100);
-    }
+    let mut jobs = with_deadlines(case, seed)?;
     for _ in 0..EXTENSIONS_MAX {
         let trial = ExperimentTrial::new(&jobs, CLUSTER, "");
         let done = outcome(&trial, &GpuFleet::parse(CLUSTER).ok()?, &EarliestDeadline)?;

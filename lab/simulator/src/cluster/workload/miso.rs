@@ -73,6 +73,7 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
     Some(SimulatedJob {
         name: model.to_owned(),
         user: "miso".to_owned(),
+        shares: 1,
         submit_ms: 0,
         class: JobClass::Offline,
         priority: 5,

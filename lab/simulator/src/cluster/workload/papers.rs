@@ -54,6 +54,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> SimulatedJob {
     SimulatedJob {
         name: name.to_owned(),
         user: "paper".to_owned(),
+        shares: 1,
         submit_ms: 0,
         class: JobClass::Offline,
         priority: 5,

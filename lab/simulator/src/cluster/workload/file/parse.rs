@@ -59,6 +59,7 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, RowProblem> {
     Ok(SimulatedJob {
         name: row.name.clone(),
         user: row.user.clone().unwrap_or_else(|| "user".to_owned()),
+        shares: 1,
         submit_ms: ms(row.submit_s),
         class: row.class,
         priority,
