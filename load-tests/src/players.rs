@@ -1,6 +1,7 @@
 //! Two programs on one simulated slice in real time: alone, as the driver shares by default, and
 //! under the shim and the agent's own queue. What ran when is read from the device's trace.
 
+mod gaps;
 mod played;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use tessera_stand_in::config::StandInConfig;
 use tessera_stand_in::node::SimulatedNode;
 
 use crate::processes;
+pub use gaps::PlayedGap;
 use played::ran;
 pub use played::{Played, Ran, Waited, now, seconds, total};
 

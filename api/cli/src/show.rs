@@ -310,6 +310,14 @@ fn queue_line(kernel: &KernelQueueUse) -> String {
     if let Some(progress) = kernel.progress {
         parts.push(format!("progress {:.0} %", progress * 100.0));
     }
+    match kernel.processes_raised {
+        None => {}
+        Some(raised) if raised >= kernel.processes => {
+            parts.push("its session threads have raised priority".to_owned());
+        }
+        Some(raised) => parts
+            .push(format!("{raised} of {} session threads have raised priority", kernel.processes)),
+    }
     parts.join("; ")
 }
 
@@ -436,6 +444,7 @@ mod tests {
             records_lost: 0,
             memory_peak_bytes: 0,
             colocated: 0,
+            processes_raised: None,
         }
     }
 
@@ -453,6 +462,15 @@ mod tests {
             queue_line(&lossy),
             "40 kernels reported; 3 launches not reported; 2 without a grant; 5 records lost, so these \
              counts are too low"
+        );
+        let raised =
+            |processes_raised| queue_line(&KernelQueueUse { processes_raised, ..queue_use(2, 0) });
+        assert_eq!(
+            [raised(Some(2)), raised(Some(0))],
+            [
+                "40 kernels reported; its session threads have raised priority",
+                "40 kernels reported; 0 of 2 session threads have raised priority"
+            ]
         );
         assert_eq!(
             queue_line(&queue_use(0, 0)),

@@ -190,4 +190,8 @@ pub struct KernelQueueUse {
     /// Kernels that started next to running kernels of other jobs, because all of them fitted on the slice.
     #[serde(default)]
     pub colocated: u64,
+    /// Processes whose session thread runs with raised priority; absent for attempts from before it was counted.
+    /// All launches of a process wait for this thread.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processes_raised: Option<u64>,
 }

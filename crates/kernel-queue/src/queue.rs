@@ -8,6 +8,8 @@
 
 mod ageing;
 mod colocation;
+mod delays;
+mod equals;
 mod gaps;
 mod grants;
 mod launches;
@@ -64,6 +66,8 @@ pub struct KernelQueue {
     context: Option<SessionId>,
     /// Who has the slice to itself, in exclusive mode.
     owner: Option<SliceOwner>,
+    /// The holder among the sessions of the highest priority, if these alternate.
+    chosen: Option<SessionId>,
     /// The highest priority of the attempts that were admitted and have no session yet.
     expected: Option<Priority>,
     /// No grant or session expires before this.
@@ -92,6 +96,7 @@ impl KernelQueue {
             fills: LossBudget::full(Self::fills_saved_max(&rules)),
             context: None,
             owner: None,
+            chosen: None,
             expected: None,
             next_expiry: Nanos::MAX,
             next_look: Nanos::MAX,

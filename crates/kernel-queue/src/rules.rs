@@ -66,6 +66,9 @@ pub struct QueueRules {
     /// Maximum number of kernels of all fillers in the device's queue. It bounds the delay of a
     /// returning holder (XSched §7.3: preemption takes this many kernels' time).
     pub in_flight: u16,
+    /// The same in a gap for kernels that take no longer than a context switch. Otherwise the device idles while the host
+    /// notices the end of each and launches the next one. A returning holder waits for these instead of one.
+    pub in_flight_short: u16,
     /// The same for short kernels while a holder was admitted and has no session yet. Two keep the device busy.
     pub in_flight_while_expected: u16,
     /// Longest duration of a grant: a session that dies with one blocks the device no longer.
@@ -85,6 +88,9 @@ pub struct QueueRules {
     /// In a gap longer than all earlier ones, kernels may run that take at most this many
     /// thousandths of the elapsed time. Zero turns this off.
     pub probe_thousandths: u64,
+    /// By how much device time the holder may be ahead of a waiting session of its priority before that one becomes the
+    /// holder. `None`: all of them launch freely, and the driver shares the device by time slices.
+    pub alternate_after: Option<Nanos>,
     /// The limit on starvation, if there is one.
     pub ageing: Option<Ageing>,
     /// A session that sends nothing for this long counts as dead.
@@ -101,6 +107,7 @@ impl Default for QueueRules {
             epsilon: EPSILON,
             early_stop: true,
             in_flight: 1,
+            in_flight_short: 2,
             in_flight_while_expected: 2,
             grant_max: Nanos::from_millis(5),
             lapse: Nanos::from_millis(8),
@@ -108,6 +115,7 @@ impl Default for QueueRules {
             fill_cost_thousandths: 30,
             lapse_thousandths: 250,
             probe_thousandths: 100,
+            alternate_after: None,
             ageing: Some(Ageing {
                 duration: Nanos::from_millis(50),
                 wait_max: Nanos::from_millis(100),

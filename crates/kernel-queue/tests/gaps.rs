@@ -347,6 +347,18 @@ fn several_fills_of_a_gap_change_contexts_once() {
 }
 
 #[test]
+fn two_kernels_that_take_no_longer_than_a_context_switch_are_in_flight_in_a_gap() {
+    for (took, in_flight) in [(us(150), 2), (us(151), 1)] {
+        let mut scene = Scene::new(QueueRules::default());
+        scene.join(1, 0, profile(&[(us(50), ms(4))]));
+        scene.join(2, 5, profile(&[(took, Nanos::ZERO)]));
+        scene.request(2, K0);
+        let grant = granted(&scene.launch(1, K0), 2).unwrap();
+        assert_eq!((grant.kind, grant.in_flight), (GrantKind::Gap, in_flight), "{took}");
+    }
+}
+
+#[test]
 fn the_cost_of_context_switches_is_bounded_and_the_longest_gaps_are_filled() {
     // Alternating gaps of 0.4 and 1.2 ms. To fill all of them would cost 0.3 of 1.7 ms.
     let mut scene = Scene::new(QueueRules::default());

@@ -85,6 +85,34 @@ fn sessions_of_equal_priority_interleave_without_requests() {
 }
 
 #[test]
+fn sessions_of_equal_priority_alternate_by_device_time_if_the_rules_have_a_length() {
+    let most = ms(5);
+    let mut scene = Scene::new(QueueRules { alternate_after: Some(most), ..QueueRules::default() });
+    let kernels = [ms(1), us(250)];
+    for (session, took) in (1..).zip(kernels) {
+        scene.join(session, 3, profile(&[(took, Nanos::ZERO)]));
+    }
+    let (mut ran, mut changes, mut last) = ([Nanos::ZERO; 2], 0, 0);
+    for _ in 0..400 {
+        scene.alive(&[1, 2]);
+        let holder = usize::from(scene.role(2) == Some(Role::Hold));
+        let (own, other) = if holder == 0 { (1, 2) } else { (2, 1) };
+        assert_eq!([scene.role(own), scene.role(other)], [Some(Role::Hold), Some(Role::Fill)]);
+        if scene.queue.waiting().is_empty() {
+            scene.request(other, K0);
+        }
+        changes += u32::from(std::mem::replace(&mut last, own) != own);
+        scene.launch(own, K0);
+        scene.now = scene.now.plus(kernels[holder]);
+        scene.sync(own);
+        ran[holder] = ran[holder].plus(kernels[holder]);
+        let apart = ran[0].max(ran[1]).minus(ran[0].min(ran[1]));
+        assert!(apart <= most.plus(ms(1)), "{ran:?}");
+    }
+    assert!(changes >= 10, "{changes}");
+}
+
+#[test]
 fn a_gap_of_equal_holders_ends_with_the_first_launch_of_one() {
     let mut scene = Scene::new(QueueRules::default().without_switches());
     scene.join(1, 4, profile(&[(us(50), ms(4))]));

@@ -242,6 +242,83 @@ fn waiting_sessions_of_any_number_cost_a_holder_at_most_the_budgets() {
     }
 }
 
+/// A device that alternates between a holder and a filler in slices of 2 ms while both have work.
+struct SlicedDevice {
+    left: [Nanos; 2],
+    turn: usize,
+    of_turn: Nanos,
+}
+
+impl SlicedDevice {
+    const SLICE: Nanos = ms(2);
+
+    /// Lets the time pass. Returns whose work ended.
+    fn pass(&mut self, span: Nanos) -> [bool; 2] {
+        if self.left[self.turn] == Nanos::ZERO || self.of_turn == Nanos::ZERO {
+            self.of_turn = Self::SLICE;
+            if self.left[1 - self.turn] > Nanos::ZERO {
+                self.turn = 1 - self.turn;
+            }
+        }
+        self.of_turn = self.of_turn.minus(span);
+        let before = self.left;
+        self.left[self.turn] = self.left[self.turn].minus(span);
+        [0, 1].map(|at| before[at] > Nanos::ZERO && self.left[at] == Nanos::ZERO)
+    }
+}
+
+/// Simulates a holder with 2 ms of work and 8 ms of pause next to a filler whose kernels take `took`, on a device with
+/// time slices. Returns which tasks took more than 7.2 % longer, and how many kernels went by age.
+fn delayed_in_slices(took: Nanos, tasks: usize) -> (Vec<bool>, u64) {
+    let mut scene = Scene::new(QueueRules::default().without_switches());
+    scene.join(1, 0, profile(&[(ms(2), ms(8))]));
+    scene.join(2, 5, profile(&[(took, Nanos::ZERO)]));
+    scene.request(2, K0);
+    let (mut hit, mut aged) = (Vec::new(), 0);
+    let mut device = SlicedDevice { left: [Nanos::ZERO; 2], turn: 0, of_turn: Nanos::ZERO };
+    for _ in 0..tasks {
+        let begun = scene.now;
+        let mut seen = scene.launch(1, K0);
+        device.left[0] = ms(2);
+        let mut next_task = Nanos::MAX;
+        while scene.now < next_task {
+            if let Some(grant) = granted(&seen, 2) {
+                assert_eq!(grant.kind, GrantKind::Aged, "it fits no gap");
+                scene.started(2, K0, grant);
+                device.left[1] = took;
+                aged += 1;
+            }
+            seen.clear();
+            scene.alive(&[1, 2]);
+            let next = scene.now.plus(us(100));
+            seen.extend(scene.wait(next).into_iter().map(|(_, action)| action));
+            let [holder, filler] = device.pass(us(100));
+            if holder {
+                seen.extend(scene.sync(1));
+                next_task = scene.now.plus(ms(8));
+            }
+            if filler {
+                seen.extend(scene.done(2));
+                seen.extend(scene.request(2, K0));
+            }
+        }
+        hit.push(scene.now.minus(begun) > us(10_720));
+    }
+    (hit, aged)
+}
+
+#[test]
+fn kernels_that_span_several_tasks_delay_less_than_one_task_in_a_hundred() {
+    for took in [ms(20), ms(50)] {
+        let (hit, aged) = delayed_in_slices(took, 2_000);
+        for tasks in [300, 1_000, 2_000] {
+            let hit = hit[..tasks].iter().filter(|is_hit| **is_hit).count();
+            assert!(hit * 100 < tasks, "{took}: {hit} of the first {tasks} tasks took longer");
+        }
+        assert!(aged >= 2, "{took}: {aged} kernels, and every wait ends");
+    }
+}
+
 /// A profile of one kernel with needs.
 fn profile_with_needs(took: Nanos, sm: u32, bandwidth: u32) -> TaskProfile {
     let mut profile = profile(&[(took, Nanos::ZERO)]);

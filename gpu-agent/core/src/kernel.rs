@@ -48,6 +48,8 @@ pub struct AttemptTally {
     pub counters: QueueCounters,
     /// Number of sessions: zero means that no launch was intercepted.
     pub sessions: u64,
+    /// Number of sessions whose thread has raised priority.
+    pub raised: u64,
     /// Launches that passed without a report.
     pub passed: u64,
     /// Records that a shim dropped because its ring was full.
@@ -63,6 +65,7 @@ impl AttemptTally {
     pub fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
         self.sessions += other.sessions;
+        self.raised += other.raised;
         self.passed = self.passed.saturating_add(other.passed);
         self.lost = self.lost.saturating_add(other.lost);
         self.ungranted = self.ungranted.saturating_add(other.ungranted);

@@ -268,6 +268,13 @@ impl GpuQueues {
         goes_on && self.sessions_by_id.contains_key(&session)
     }
 
+    /// Records that the thread of a session has raised priority.
+    pub fn note_raised(&mut self, session: SessionId) {
+        let Some(opened) = self.sessions_by_id.get(&session) else { return };
+        let name = opened.slice.clone();
+        self.guarded(&name, |slice| slice.queue.note_raised(session));
+    }
+
     pub fn end_session(&mut self, session: SessionId, why: SessionEnd) {
         let Some(OpenSession { slice, port, .. }) = self.sessions_by_id.remove(&session) else {
             return;

@@ -1,7 +1,5 @@
 //! Kernels that run at the same time, by the endpoint's own counts.
 
-use tessera_agent::kernel::KernelEvent;
-use tessera_agent_core::kernel::AttemptTally;
 use tessera_frames::kernel::{PROTOCOL_VERSION, ShimRecord};
 use tessera_kernel_queue::{GrantKind, KernelIndex, QueueRules, ResourceNeed, Role};
 
@@ -38,17 +36,6 @@ async fn join(attempts: &[Attempt; 2], needs: [u32; 2]) -> [(Shim, KernelIndex);
     [(holder, first), (filler, second)]
 }
 
-async fn tally(rig: &mut Rig, attempt: &Attempt) -> AttemptTally {
-    rig.endpoint().handle.end_attempt(attempt.id);
-    let over = rig
-        .event_where(
-            |event| matches!(event, KernelEvent::Over { attempt: id, .. } if *id == attempt.id),
-        )
-        .await;
-    let KernelEvent::Over { tally, .. } = over else { panic!("{over:?}") };
-    *tally
-}
-
 #[tokio::test]
 async fn small_kernels_of_two_sharers_are_admitted_next_to_each_other_under_mps() {
     let mut rig = Rig::with(QueueRules::default().over_mps());
@@ -68,12 +55,8 @@ async fn small_kernels_of_two_sharers_are_admitted_next_to_each_other_under_mps(
         filler.send(vec![started, ShimRecord::Done { at }]).await;
     }
 
-    assert_eq!(tally(&mut rig, &attempts[1]).await.counters.colocated, 3);
-    assert_eq!(
-        tally(&mut rig, &attempts[0]).await.counters.colocated,
-        0,
-        "a holder needs no grant"
-    );
+    assert_eq!(rig.tally(&attempts[1]).await.counters.colocated, 3);
+    assert_eq!(rig.tally(&attempts[0]).await.counters.colocated, 0, "a holder needs no grant");
 }
 
 #[tokio::test]
@@ -93,7 +76,7 @@ async fn kernels_that_are_too_large_together_and_those_without_mps_wait() {
         let grant = filler.await_grant().await;
 
         assert_eq!(grant.kind, GrantKind::Aged, "{needs:?}");
-        assert_eq!(tally(&mut rig, &attempts[1]).await.counters.colocated, 0, "{needs:?}");
+        assert_eq!(rig.tally(&attempts[1]).await.counters.colocated, 0, "{needs:?}");
     }
 }
 

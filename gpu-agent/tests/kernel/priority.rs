@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use tessera_agent::kernel::may_raise;
 use tessera_frames::kernel::{SESSION_THREAD_NAME, ToQueue};
 
-use crate::rig::{HelloOverrides, PATIENCE, Rig, Shim};
+use crate::rig::{Attempt, HelloOverrides, PATIENCE, Rig, Shim};
 
 /// A process whose only thread has a name; killed when dropped.
 struct NamedProcess(Child);
@@ -51,10 +51,11 @@ impl Drop for NamedProcess {
     }
 }
 
-async fn join(rig: &mut Rig, task: &str, process: &NamedProcess) -> Shim {
+async fn join(rig: &mut Rig, task: &str, process: &NamedProcess) -> (Attempt, Shim) {
     let attempt = rig.admit("MIG-1", task, 0);
     let oddly = HelloOverrides { pid: Some(process.number()), ..HelloOverrides::default() };
-    Shim::try_join(&attempt, oddly).await.unwrap()
+    let shim = Shim::try_join(&attempt, oddly).await.unwrap();
+    (attempt, shim)
 }
 
 #[tokio::test]
@@ -66,13 +67,16 @@ async fn a_sessions_thread_is_raised_until_the_session_ends() {
     let mut rig = Rig::new();
     let process = NamedProcess::start(SESSION_THREAD_NAME);
     let before = process.nice();
-    let mut shim = join(&mut rig, "one", &process).await;
+    let (attempt, mut shim) = join(&mut rig, "one", &process).await;
 
     shim.writer.send(&ToQueue::SessionThread { thread: process.number() }).await.unwrap();
     process.await_nice(-10).await;
+    // It is answered after the thread was counted.
+    shim.define(0).await;
     drop(shim);
 
     process.await_nice(before).await;
+    assert_eq!(rig.tally(&attempt).await.raised, 1);
 }
 
 #[tokio::test]
@@ -83,10 +87,11 @@ async fn threads_that_serve_no_session_are_not_raised() {
     let before = (worker.nice(), stranger.nice());
     // One names a thread with another name, and one the thread of another process.
     for (process, thread) in [(&worker, worker.number()), (&worker, stranger.number())] {
-        let mut shim = join(&mut rig, "one", process).await;
+        let (attempt, mut shim) = join(&mut rig, "one", process).await;
         shim.writer.send(&ToQueue::SessionThread { thread }).await.unwrap();
         // It is answered after the thread was looked at.
         shim.define(0).await;
+        assert_eq!(rig.tally(&attempt).await.raised, 0);
     }
 
     assert_eq!((worker.nice(), stranger.nice()), before);

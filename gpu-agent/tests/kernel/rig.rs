@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, MappedGate, start};
 use tessera_agent::sys::clock::monotonic_now;
-use tessera_agent_core::kernel::Admission;
+use tessera_agent_core::kernel::{Admission, AttemptTally};
 use tessera_frames::kernel::{
     Farewell, PROTOCOL_VERSION, ShimHello, ShimRecord, ShimWelcome, ToQueue, ToShim, variables,
 };
@@ -124,6 +124,19 @@ impl Rig {
 
     pub async fn event(&mut self) -> KernelEvent {
         tokio::time::timeout(PATIENCE, self.events.recv()).await.unwrap().unwrap()
+    }
+
+    /// Ends an attempt, and returns what the queue counted for it.
+    pub async fn tally(&mut self, attempt: &Attempt) -> AttemptTally {
+        self.endpoint().handle.end_attempt(attempt.id);
+        let id = attempt.id;
+        let over = self
+            .event_where(
+                |event| matches!(event, KernelEvent::Over { attempt, .. } if *attempt == id),
+            )
+            .await;
+        let KernelEvent::Over { tally, .. } = over else { panic!("{over:?}") };
+        *tally
     }
 }
 

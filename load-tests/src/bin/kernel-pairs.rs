@@ -28,7 +28,7 @@ use tessera_load_tests::machine;
 use tessera_load_tests::players::{Played, Setting, Stage};
 use tessera_simulator::kernel_device::{PAIRS, ProgramPair};
 
-use pair::{RUN_IN_MIN, RUN_MIN, counted, enough, ideal, program, shown, spread};
+use pair::{RUN_IN_MIN, RUN_MIN, counted, enough, ideal, program, shown, shown_gaps, spread};
 
 /// How long the low program pauses after each task in the steady scenario.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -158,10 +158,12 @@ fn play(
         print_step(format!(
             "{name}, times {stretch}: {high} takes {times:.3} times as long as alone; the other gets \
              {:.0} % of the device's idle time, {:.0} % of what would fit, {:.0} % of what would fit at \
-             the cost that the high one may have",
+             the cost that the high one may have, {:.0} % of what a filler with perfect knowledge gets \
+             that is woken as late",
             low * 100.0,
             played.fills(ideal(played).here) * 100.0,
-            played.fills(ideal(played).bounded) * 100.0
+            played.fills(ideal(played).bounded) * 100.0,
+            played.fills(ideal(played).woken) * 100.0
         ));
     };
     describe("default sharing", &default);
@@ -175,6 +177,7 @@ fn play(
         "alone_in_sharing": shown(&single, &alone, ideal(&single)),
         "default_sharing": shown(&default, &alone, ideal(&default)),
         "tessera": shown(&tessera, &alone, ideal(&tessera)),
+        "gaps": shown_gaps(&tessera, Nanos::from_micros(arguments.switch_us)),
         "low_tasks_when_steady": steady,
         "queue": { "high": counted(&high_tally), "low": counted(&low_tally) },
     }))

@@ -167,6 +167,7 @@ fn kernel_use(figures: &KernelFigures) -> KernelQueueUse {
         records_lost: figures.lost,
         memory_peak_bytes: figures.memory_peak_bytes,
         colocated: figures.colocated,
+        processes_raised: figures.raised,
     }
 }
 

@@ -128,4 +128,6 @@ pub struct KernelFigures {
     pub memory_peak_bytes: u64,
     /// Its kernels that were granted because they fitted next to running ones.
     pub colocated: u64,
+    /// Processes whose session thread has raised priority; absent in figures that were stored before it was counted.
+    pub raised: Option<u64>,
 }

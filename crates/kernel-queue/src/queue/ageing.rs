@@ -12,12 +12,14 @@
 //!   leave such a debt as well.
 //! * The longest wait ends first, and one such kernel is in flight at a time. So every wait ends, a wait
 //!   for a kernel of 200 ms after 10 s.
-//! * A kernel that costs more than [`LARGE_THOUSANDTHS`] of the holder's usual period is launched
-//!   once in [`PERIODS_BETWEEN`] periods, so that it doesn't affect the 99th percentile of the
-//!   holder's tasks.
+//! * A kernel that costs more than [`LARGE_THOUSANDTHS`] of the holder's usual period delays one or more
+//!   periods. It also waits until these delays are saved: one in [`super::delays::PERIODS_PER_DELAY`]. So
+//!   such kernels don't affect the 99th percentile of the holder's tasks. The delays are counted at its end. An
+//!   unknown kernel leaves a debt instead, since it could never become known otherwise.
 //! * It starts at the beginning of a gap if the holder has any, because the gap hides a part of its cost.
 
 use super::KernelQueue;
+use super::delays::{AgeingPrice, DelayBudget, UsualPeriod};
 use super::gaps::may_get_grant;
 use super::grants::GrantTerms;
 use super::launches::{KernelLoss, RunningKernel};
@@ -41,8 +43,6 @@ const GAP_BEGIN: Nanos = Nanos::from_millis(1);
 /// The largest part of the holder's period that a cheap kernel costs: the slowdown at the 99th
 /// percentile that Tally publishes is 7.2 %.
 const LARGE_THOUSANDTHS: u64 = 70;
-/// How many periods of the holder are between kernels that cost more.
-const PERIODS_BETWEEN: u64 = 100;
 
 /// The budget of ageing, and the launch that is due.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,14 +55,14 @@ pub(super) struct AgeingState {
     due_cost: Nanos,
     /// Since when the next launch is due and paid for.
     payable_since: Option<Nanos>,
-    /// When a holder last ended a gap.
-    last_gap: Option<Nanos>,
-    /// When a launch last cost a large part of a holder's period.
-    last_large: Nanos,
-    /// The cost of that launch.
+    /// The holders' periods.
+    period: UsualPeriod,
+    /// The delays of these that may still be caused.
+    delays: DelayBudget,
+    /// The delays that the launch that waits longest would cause.
+    due_delays: u64,
+    /// The cost of the last launch that delayed any.
     large_cost: Nanos,
-    /// How many gaps of holders must pass before the next such launch.
-    gaps_to_pass: u64,
 }
 
 impl KernelQueue {
@@ -81,13 +81,21 @@ impl KernelQueue {
         if self.owner.is_some() {
             return;
         }
-        let Some((at, request)) = self.longest_waiting() else {
+        let Some(longest) = self.longest_waiting() else {
             self.ageing.due_cost = Nanos::ZERO;
             self.ageing.payable_since = None;
             return;
         };
-        let cost = self.cost_of_ageing(&request);
-        self.ageing.due_cost = cost;
+        // Both are saved for it, also while a launch that delays no task goes first.
+        let due = self.price_of_ageing(&longest.1);
+        (self.ageing.due_cost, self.ageing.due_delays) = (due.time, due.delays);
+        let Some((at, request)) = self.soonest_from(longest) else {
+            // It is checked again when a gap ends.
+            self.ageing.payable_since = None;
+            return;
+        };
+        let price = self.price_of_ageing(&request);
+        let cost = price.time;
         let is_paid_at = self.ageing.budget.covers_at(cost, self.now, ageing.cost_thousandths);
         let ends_at = self.due_at(&self.sessions[at], &ageing).max(is_paid_at);
         if ends_at > self.now {
@@ -95,13 +103,13 @@ impl KernelQueue {
             self.next_look = self.next_look.min(ends_at);
             return;
         }
-        if !self.can_commit_kernel() || self.is_too_soon_for(request.predicted.map(|_| cost)) {
-            // It is checked again when a kernel, a grant or a gap ends.
+        if !self.can_commit_kernel() {
+            // It is checked again when a kernel or a grant ends.
             return;
         }
         let latest = self.ageing.payable_since.get_or_insert(self.now).plus(MOMENT_WAIT);
-        let last_gap = self.ageing.last_gap;
-        let has_gaps = last_gap.is_some_and(|last| self.now.minus(last) < MOMENT_WAIT);
+        let last_end = self.ageing.period.last_end();
+        let has_gaps = last_end.is_some_and(|last| self.now.minus(last) < MOMENT_WAIT);
         if has_gaps && self.now < latest && !self.is_good_moment(cost) {
             self.next_look = self.next_look.min(latest);
             return;
@@ -109,7 +117,7 @@ impl KernelQueue {
         self.waiting.remove_launch(self.sessions[at].priority, request.session, request.launch);
         self.counters.aged += 1;
         self.sessions[at].counters.aged += 1;
-        self.grant_at_cost(request, cost);
+        self.grant_at_price(request, price);
     }
 
     /// Grants an unknown launch in a gap that would hide a short kernel, if the cost is paid for.
@@ -119,7 +127,7 @@ impl KernelQueue {
             return;
         }
         let cost = UNKNOWN_COST.plus(self.rules.switch.times(2));
-        let is_payable = self.ageing.budget.covers(cost) && !self.is_too_soon_for(None);
+        let is_payable = self.ageing.budget.covers(cost) && !self.is_too_soon_for_unknown();
         if end.minus(from) < cost || from > self.now || !is_payable {
             return;
         }
@@ -128,17 +136,15 @@ impl KernelQueue {
             .take_first(|request| request.predicted.is_none() && may_get_grant(sessions, request));
         if let Some(request) = request {
             self.counters.probes += 1;
-            self.grant_at_cost(request, cost);
+            self.grant_at_price(request, AgeingPrice { time: cost, delays: 0 });
         }
     }
 
-    /// Grants a launch that the budget pays for.
-    fn grant_at_cost(&mut self, request: LaunchRequest, cost: Nanos) {
+    /// Grants a launch that the budgets pay for.
+    fn grant_at_price(&mut self, request: LaunchRequest, price: AgeingPrice) {
         self.ageing.payable_since = None;
-        self.ageing.budget.take(cost);
-        if request.predicted.is_some() {
-            self.note_if_large(cost);
-        }
+        self.ageing.budget.take(price.time);
+        self.ageing.delays.take(price.delays);
         let terms = GrantTerms {
             kind: GrantKind::Aged,
             from: self.now,
@@ -146,26 +152,49 @@ impl KernelQueue {
             budget: request.predicted.unwrap_or(UNKNOWN_COST),
             launches: 1,
             reserved: None,
-            paid: cost,
+            paid: price,
         };
         self.grant_launch(request, terms);
     }
 
-    /// Returns the advance cost of a launch: its time and two context switches.
-    fn cost_of_ageing(&self, request: &LaunchRequest) -> Nanos {
-        request.predicted.unwrap_or(UNKNOWN_COST).plus(self.rules.switch.times(2))
+    /// Returns the advance price of a launch: its time and two context switches, and the periods that it delays.
+    fn price_of_ageing(&self, request: &LaunchRequest) -> AgeingPrice {
+        let time = request.predicted.unwrap_or(UNKNOWN_COST).plus(self.rules.switch.times(2));
+        let is_predicted_large = request.predicted.is_some() && self.is_large(time);
+        let delays = if is_predicted_large { self.ageing.period.delayed_by(time) } else { 0 };
+        AgeingPrice { time, delays }
+    }
+
+    /// Returns since when sessions without a lease have waited.
+    fn waits(&self) -> impl Iterator<Item = (Nanos, usize)> {
+        let waiting = self.sessions.iter().enumerate();
+        let waiting = waiting.filter(|(_, s)| s.lease.is_none() && s.exclusive.is_none());
+        waiting.filter_map(|(at, session)| Some((session.wait_start?.at, at)))
+    }
+
+    fn oldest_launch_of(&self, at: usize) -> Option<LaunchRequest> {
+        let session = &self.sessions[at];
+        let mut launches = self.waiting.launches_of(session.priority);
+        launches.find(|request| request.session == session.id).copied()
     }
 
     /// Returns the session that waits longest without a lease, and its oldest launch.
     fn longest_waiting(&self) -> Option<(usize, LaunchRequest)> {
-        let waiting = self.sessions.iter().enumerate();
-        let waiting = waiting.filter(|(_, s)| s.lease.is_none() && s.exclusive.is_none());
-        let (_, at) = waiting
-            .filter_map(|(at, session)| session.wait_start.map(|wait_start| (wait_start.at, at)))
-            .min()?;
-        let session = &self.sessions[at];
-        let mut launches = self.waiting.launches_of(session.priority);
-        launches.find(|request| request.session == session.id).map(|request| (at, *request))
+        let (_, at) = self.waits().min()?;
+        self.oldest_launch_of(at).map(|request| (at, request))
+    }
+
+    /// Returns the launch that waits longest if the delays that it causes are saved. Otherwise returns the next one for
+    /// which this holds.
+    fn soonest_from(&self, longest: (usize, LaunchRequest)) -> Option<(usize, LaunchRequest)> {
+        if !self.is_too_soon_for(&longest.1) {
+            return Some(longest);
+        }
+        let others = self.waits().filter_map(|(since, at)| {
+            let request = self.oldest_launch_of(at)?;
+            (!self.is_too_soon_for(&request)).then_some((since, at, request))
+        });
+        others.min_by_key(|(since, at, _)| (*since, *at)).map(|(_, at, request)| (at, request))
     }
 
     /// Returns when a session's launch becomes due, as far as is known now.
@@ -193,32 +222,33 @@ impl KernelQueue {
         })
     }
 
-    /// Returns whether a kernel costs a large part of the holder's usual period.
+    /// Returns whether a kernel costs a large part of the holders' usual period. Without two gaps there is no period.
     fn is_large(&self, cost: Nanos) -> bool {
-        let gaps = PERIODS_BETWEEN.saturating_sub(self.ageing.gaps_to_pass).max(1);
-        let period = Nanos::new(self.now.minus(self.ageing.last_large).get() / gaps);
-        cost > period.thousandths(LARGE_THOUSANDTHS)
+        let period = self.ageing.period.length(self.now);
+        period.is_some_and(|period| cost > period.thousandths(LARGE_THOUSANDTHS))
     }
 
-    /// Returns whether a kernel of this cost must wait because the holder's tasks met a large one recently.
-    /// An unknown kernel counts as a large one.
-    fn is_too_soon_for(&self, cost: Option<Nanos>) -> bool {
-        self.ageing.gaps_to_pass > 0 && self.is_large(cost.unwrap_or(self.ageing.large_cost))
-    }
-
-    /// Records a kernel that costs a large part of the holder's period.
-    fn note_if_large(&mut self, cost: Nanos) {
-        if self.is_large(cost) {
-            self.ageing.last_large = self.now;
-            self.ageing.large_cost = cost;
-            self.ageing.gaps_to_pass = PERIODS_BETWEEN;
+    /// Returns whether a launch must wait because the delays that it causes are not saved yet.
+    fn is_too_soon_for(&self, request: &LaunchRequest) -> bool {
+        if request.predicted.is_none() {
+            return self.is_too_soon_for_unknown();
         }
+        let delays = self.price_of_ageing(request).delays;
+        delays > 0 && !self.ageing.delays.covers(delays)
     }
 
-    /// Records that a holder ended a gap.
-    pub(super) fn note_period(&mut self) {
-        self.ageing.gaps_to_pass = self.ageing.gaps_to_pass.saturating_sub(1);
-        self.ageing.last_gap = Some(self.now);
+    /// The same for an unknown kernel, which is possibly as long as the last one that delayed a holder.
+    fn is_too_soon_for_unknown(&self) -> bool {
+        self.ageing.delays.is_in_debt() && self.is_large(self.ageing.large_cost)
+    }
+
+    /// Records that a holder ended a gap of this length.
+    pub(super) fn note_period(&mut self, gap: Nanos) {
+        self.ageing.period.learn(self.now, gap);
+        self.ageing.delays.pass(self.ageing.due_delays.max(1));
+        for run in self.running.iter_mut().filter(|run| run.is_filler) {
+            run.periods_met += 1;
+        }
     }
 
     /// Takes the predicted cost of a launch without a grant.
@@ -237,21 +267,31 @@ impl KernelQueue {
             KernelLoss::Gap | KernelLoss::Colocated => {
                 self.fills.take(since_return.unwrap_or_default().min(most));
             }
-            KernelLoss::Ageing { paid, amid } => {
+            KernelLoss::Ageing { paid, amid, is_granted } => {
                 // Kernels that were in flight together cost the holders their time once.
                 let from = amid.or(run.holder_returned_at);
                 let from = from.map(|from| from.max(self.ageing.charged_until));
                 let lost = from.map_or(Nanos::ZERO, |from| self.now.minus(from)).min(most);
-                let lost = if amid.is_some() { lost.max(paid) } else { lost };
+                let lost = if amid.is_some() { lost.max(paid.time) } else { lost };
                 self.ageing.charged_until = self.now;
-                self.ageing.budget.settle(paid, lost);
-                self.note_if_large(lost);
+                self.ageing.budget.settle(paid.time, lost);
+                let delayed = if self.is_large(lost) {
+                    self.ageing.large_cost = lost;
+                    // The task amid which it began, and those that began before it ended.
+                    let delayed = run.periods_met + u64::from(amid.is_some());
+                    // Launches that were on the way when a new role came are no example of later ones.
+                    if is_granted { delayed } else { delayed.min(1) }
+                } else {
+                    0
+                };
+                self.ageing.delays.settle(paid.delays, delayed);
             }
         }
     }
 
-    /// Returns the cost that was taken for an unused grant.
-    pub(super) fn refund(&mut self, paid: Nanos) {
-        self.ageing.budget.settle(paid, Nanos::ZERO);
+    /// Returns the price that was taken for an unused grant.
+    pub(super) fn refund(&mut self, paid: AgeingPrice) {
+        self.ageing.budget.settle(paid.time, Nanos::ZERO);
+        self.ageing.delays.settle(paid.delays, 0);
     }
 }

@@ -8,6 +8,7 @@
 //! * While a holder is only expected, nothing is admitted, so that it finds few kernels.
 
 use super::KernelQueue;
+use super::delays::AgeingPrice;
 use super::gaps::may_get_grant;
 use super::grants::GrantTerms;
 use super::launches::KernelLoss;
@@ -42,7 +43,7 @@ impl KernelQueue {
                 budget: request.predicted.unwrap_or(Nanos::MAX),
                 launches: 1,
                 reserved: Some(need),
-                paid: Nanos::ZERO,
+                paid: AgeingPrice::NOTHING,
             };
             self.grant_launch(request, terms);
         }

@@ -10,6 +10,7 @@
 //! left only the longest gaps are filled.
 
 use super::KernelQueue;
+use super::delays::AgeingPrice;
 use super::grants::GrantTerms;
 use super::launches::RunningKernel;
 use super::session::{OpenGap, QueueSession};
@@ -71,7 +72,7 @@ impl KernelQueue {
                 GrantSize::Gap => (until.minus(from), u16::MAX),
             };
             let kind = window.kind;
-            let paid = Nanos::ZERO;
+            let paid = AgeingPrice::NOTHING;
             self.grant_launch(
                 request,
                 GrantTerms { kind, from, until, budget, launches, reserved: None, paid },

@@ -1,6 +1,7 @@
 //! How grants are given, spent and ended.
 
 use super::KernelQueue;
+use super::delays::AgeingPrice;
 use super::launches::{KernelLoss, RunningKernel};
 use super::session::LeaseBasis;
 use crate::action::{QueueAction, QueueRefusal};
@@ -18,8 +19,8 @@ pub(super) struct GrantTerms {
     pub budget: Nanos,
     pub launches: u16,
     pub reserved: Option<ResourceNeed>,
-    /// The cost that the budget of ageing paid for it.
-    pub paid: Nanos,
+    /// The price that the budgets of ageing paid for it.
+    pub paid: AgeingPrice,
 }
 
 /// While a holder is expected, two kernels are in flight only if they are this short. With longer ones the device idles
@@ -53,7 +54,7 @@ impl KernelQueue {
             until: terms.until,
             budget: terms.budget,
             launches: terms.launches,
-            in_flight: window_left(self.window_of(&request), others).max(1),
+            in_flight: window_left(self.window_of(&request, terms.kind), others).max(1),
             yields: self.waiting.iter().any(|(_, other)| other.session != request.session),
         };
         let session = &mut self.sessions[at];
@@ -67,9 +68,16 @@ impl KernelQueue {
     }
 
     /// Returns how many kernels may be in flight under the grant of a launch.
-    fn window_of(&self, request: &LaunchRequest) -> u16 {
-        let is_short = request.predicted.is_some_and(|took| took <= PAIRED_MAX);
-        if is_short { self.window() } else { self.rules.in_flight }
+    fn window_of(&self, request: &LaunchRequest, kind: GrantKind) -> u16 {
+        let rules = &self.rules;
+        let is_within = |most| request.predicted.is_some_and(|took| took <= most);
+        if kind == GrantKind::Gap && is_within(rules.switch) {
+            rules.in_flight.max(rules.in_flight_short)
+        } else if is_within(PAIRED_MAX) {
+            self.window()
+        } else {
+            rules.in_flight
+        }
     }
 
     /// Deducts a launch from a session's lease. Returns whether the lease covered it.
@@ -100,7 +108,7 @@ impl KernelQueue {
         true
     }
 
-    /// Ends a spent lease. Its reserved resources and its paid cost pass to the kernel in flight.
+    /// Ends a spent lease. Its reserved resources and its paid price pass to the kernel in flight.
     fn end_spent_lease(&mut self, at: usize) {
         let basis = &mut self.sessions[at].basis;
         let (reserved, paid) = (basis.reserved.take(), std::mem::take(&mut basis.paid));
@@ -115,7 +123,7 @@ impl KernelQueue {
         let Some(lease) = session.lease.take() else { return };
         let (id, priority) = (session.id, session.priority);
         let LeaseBasis { request, reserved: _, paid } = std::mem::take(&mut session.basis);
-        if paid > Nanos::ZERO {
+        if paid != AgeingPrice::NOTHING {
             self.refund(paid);
         }
         if notify {
@@ -157,7 +165,7 @@ impl KernelQueue {
             }
         }
         while let Some(index) = self.running.iter().position(|run| run.overdue <= now) {
-            // When it ended is not known, so the cost that was paid for it counts.
+            // When it ended is not known, so the price that was paid for it counts.
             self.running[index].loss = KernelLoss::None;
             self.remove_running(index);
         }

@@ -1,6 +1,7 @@
 //! Launches of sessions, and the ends of their kernels.
 
 use super::KernelQueue;
+use super::delays::AgeingPrice;
 use super::session::{OpenGap, QueueSession, WaitStart};
 use crate::action::{QueueAction, QueueRefusal, Role};
 use crate::admission::ResourceNeed;
@@ -22,6 +23,8 @@ pub(super) struct RunningKernel {
     pub begun: Nanos,
     /// When a holder first launched while this kernel was in flight.
     pub holder_returned_at: Option<Nanos>,
+    /// How many periods of holders began meanwhile.
+    pub periods_met: u64,
     /// If its end is not reported by then, it counts as ended.
     pub overdue: Nanos,
     /// The resources that it occupies on the device.
@@ -44,12 +47,14 @@ pub(super) enum KernelLoss {
     Colocated,
     /// The budget of fills, from a holder's return.
     Gap,
-    /// The budget of ageing: it was granted because of its wait, or launched without a grant.
+    /// The budgets of ageing: it was granted because of its wait, or launched without a grant.
     Ageing {
-        /// The cost that was taken already.
-        paid: Nanos,
+        /// The price that was taken already.
+        paid: AgeingPrice,
         /// When it started, if a holder was busy then.
         amid: Option<Nanos>,
+        /// Whether it was launched under a grant.
+        is_granted: bool,
     },
 }
 
@@ -117,6 +122,7 @@ impl KernelQueue {
             self.note_crowding();
         }
         self.predict_gap(at);
+        self.count_device_time(at, took.unwrap_or_default());
     }
 
     /// Predicts the end of the holder's gap as the gap begins.
@@ -144,7 +150,7 @@ impl KernelQueue {
             self.fills.take(self.rules.switch);
         }
         if gap.idle && lasted > self.rules.epsilon {
-            self.note_period();
+            self.note_period(lasted);
         }
         let Some(predicted_end) = gap.predicted_end else { return };
         let session = &mut self.sessions[at];
@@ -265,6 +271,7 @@ impl KernelQueue {
                 session.filled_until = now.plus(FILL_CLOUDS);
             }
         }
+        self.count_device_time(at, cost);
     }
 
     /// Returns the budget that pays for a filler's kernel that starts now under a grant of this
@@ -274,10 +281,13 @@ impl KernelQueue {
         match kind {
             Some(GrantKind::Gap | GrantKind::Lapse) => KernelLoss::Gap,
             Some(GrantKind::Colocated) => KernelLoss::Colocated,
-            Some(GrantKind::Aged) => KernelLoss::Ageing { paid, amid: self.amid_work() },
+            Some(GrantKind::Aged) => {
+                KernelLoss::Ageing { paid, amid: self.amid_work(), is_granted: true }
+            }
             None => {
                 self.charge_ungranted(cost);
-                KernelLoss::Ageing { paid: cost, amid: self.amid_work() }
+                let paid = AgeingPrice { time: cost, delays: 0 };
+                KernelLoss::Ageing { paid, amid: self.amid_work(), is_granted: false }
             }
         }
     }
@@ -322,6 +332,7 @@ impl KernelQueue {
             kernel,
             begun: self.now,
             holder_returned_at: None,
+            periods_met: 0,
             overdue,
             need,
             is_filler,

@@ -17,6 +17,7 @@ impl KernelQueue {
     /// Assigns every session its role. If the holders changed, all grants of gaps end.
     pub(super) fn assign_roles(&mut self) {
         self.choose_owner();
+        self.choose_among_equals();
         let changes_side = |at| self.role_of(at).is_holder() != self.sessions[at].role.is_holder();
         if (0..self.sessions.len()).any(changes_side) {
             self.end_gap_leases();
@@ -77,15 +78,19 @@ impl KernelQueue {
         }
     }
 
+    /// Returns whether no other session, and no expected one, goes before this one.
+    pub(super) fn is_of_highest_priority(&self, at: usize) -> bool {
+        let session = &self.sessions[at];
+        session.exclusive.is_none()
+            && self.expected.is_none_or(|expected| session.priority <= expected)
+            && !(0..self.sessions.len()).any(|other| self.precedes(other, at))
+    }
+
     fn role_of(&self, at: usize) -> Role {
         let session = &self.sessions[at];
         let holds = match self.owner {
             Some(owner) => owner.is(session),
-            None => {
-                session.exclusive.is_none()
-                    && self.expected.is_none_or(|expected| session.priority <= expected)
-                    && !(0..self.sessions.len()).any(|other| self.precedes(other, at))
-            }
+            None => self.is_of_highest_priority(at) && self.is_chosen(at),
         };
         if !holds {
             Role::Fill

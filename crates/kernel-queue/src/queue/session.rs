@@ -14,6 +14,8 @@ use crate::predict::GapCorrection;
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
+use super::delays::AgeingPrice;
+
 /// When a session began to wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitStart {
@@ -30,8 +32,8 @@ pub(super) struct LeaseBasis {
     pub request: Option<LaunchRequest>,
     /// The resources that are reserved on the device for its one kernel.
     pub reserved: Option<ResourceNeed>,
-    /// The cost that the budget of ageing paid.
-    pub paid: Nanos,
+    /// The price that the budgets of ageing paid.
+    pub paid: AgeingPrice,
 }
 
 /// Whether predicted ends of a holder's kernels were right recently.
@@ -106,6 +108,8 @@ pub(super) struct QueueSession {
     pub gap: Option<OpenGap>,
     /// Whether its predicted ends count.
     pub ends: EndTrust,
+    /// The device time that it had, if sessions of its priority alternate.
+    pub device_time: Nanos,
     /// The time until which samples of its gaps are not used, because a filler ran in one.
     pub filled_until: Nanos,
     /// When it was last active.
@@ -157,6 +161,7 @@ impl QueueSession {
             last: None,
             gap: None,
             ends: EndTrust::default(),
+            device_time: Nanos::ZERO,
             filled_until: Nanos::ZERO,
             active_at: now,
             sampled: None,

@@ -190,6 +190,13 @@ impl SliceQueue {
         }
     }
 
+    /// Records that the thread of a session has raised priority.
+    pub fn note_raised(&mut self, session: SessionId) {
+        if let Some(session_state) = self.sessions.get_mut(&session) {
+            session_state.tally.raised = 1;
+        }
+    }
+
     /// Ends a session.
     pub fn remove_session(&mut self, session: SessionId, now: Nanos) {
         self.close_session(session);

@@ -64,6 +64,13 @@ pub struct NoteRefused {
     pub nonsense: bool,
 }
 
+/// The thread of a session has raised priority.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct NoteRaised {
+    pub session: SessionId,
+}
+
 /// An order from the node.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -146,6 +153,14 @@ impl Handler<NoteRefused> for QueueActor {
 
     fn handle(&mut self, message: NoteRefused, _: &mut Self::Context) {
         self.queues.note_refused(message.nonsense);
+    }
+}
+
+impl Handler<NoteRaised> for QueueActor {
+    type Result = ();
+
+    fn handle(&mut self, NoteRaised { session }: NoteRaised, _: &mut Self::Context) {
+        self.guarded(|queues| queues.note_raised(session));
     }
 }
 

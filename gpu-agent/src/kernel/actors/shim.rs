@@ -13,7 +13,7 @@ use tessera_kernel_queue::SessionId;
 use tessera_wire::link::{FrameReader, FrameWriter, LinkError};
 use tokio::sync::oneshot;
 
-use super::queue::{Join, Joined, Leave, NoteRefused, QueueActor, TakeRecords, pass};
+use super::queue::{Join, Joined, Leave, NoteRaised, NoteRefused, QueueActor, TakeRecords, pass};
 use crate::kernel::outbox::{FRAMES_MAX, FrameOutbox};
 use crate::kernel::priority::{NamedThread, RaisedThread};
 use crate::kernel::process::WatchedProcess;
@@ -170,7 +170,7 @@ impl ShimConnection {
     async fn read_records(&self, process: SessionProcess, mut reader: FrameReader) -> SessionEnd {
         let SessionProcess { session, pid, uid } = process;
         // Ordinary again at the session's end.
-        let mut raised: Option<Option<RaisedThread>> = None;
+        let mut raised: Option<SessionPriority> = None;
         loop {
             match reader.receive_known::<ToQueue>().await {
                 Ok(Some(ToQueue::Records(records))) if records.len() <= RECORDS_MAX => {
@@ -180,7 +180,11 @@ impl ShimConnection {
                     }
                 }
                 Ok(Some(ToQueue::SessionThread { thread })) if raised.is_none() => {
-                    raised = Some(raise_priority(NamedThread { pid, thread, uid }));
+                    let priority = raise_priority(NamedThread { pid, thread, uid });
+                    if !matches!(priority, SessionPriority::Ordinary) {
+                        pass(&self.queue, NoteRaised { session }).await;
+                    }
+                    raised = Some(priority);
                 }
                 // A hello or a thread again, or more records than a frame may have.
                 Ok(Some(
@@ -206,15 +210,29 @@ struct SessionProcess {
     uid: u32,
 }
 
+/// The priority of a session's thread.
+enum SessionPriority {
+    /// Raised until this is dropped.
+    Raised {
+        /// Restores the former priority.
+        _until: RaisedThread,
+    },
+    /// The program was started with another priority on purpose.
+    Own,
+    /// It can't be raised.
+    Ordinary,
+}
+
 /// Raises the priority of a session's thread. Without that, launches of this process wait longer on a busy machine.
-fn raise_priority(named: NamedThread) -> Option<RaisedThread> {
-    let raised = RaisedThread::raise(named);
-    raised
-        .inspect_err(|error| {
+fn raise_priority(named: NamedThread) -> SessionPriority {
+    match RaisedThread::raise(named) {
+        Ok(Some(until)) => SessionPriority::Raised { _until: until },
+        Ok(None) => SessionPriority::Own,
+        Err(error) => {
             tracing::info!(%error, pid = named.pid, "the thread of a session has ordinary priority");
-        })
-        .ok()
-        .flatten()
+            SessionPriority::Ordinary
+        }
+    }
 }
 
 /// Sends the farewell, and waits a moment for its delivery.

@@ -176,5 +176,6 @@ fn figures(tally: &AttemptTally) -> KernelFigures {
         lost: tally.lost,
         memory_peak_bytes: tally.memory_peak,
         colocated: counters.colocated,
+        raised: Some(tally.raised),
     }
 }

@@ -47,9 +47,16 @@ pub struct KernelSpan {
 #[derive(Clone, Debug)]
 pub struct SimulatedDevice {
     order: DeviceOrder,
+    /// The time of a context switch.
+    switch: Nanos,
     queue: VecDeque<QueuedKernel>,
     now: Nanos,
     slice_end: Nanos,
+    /// The program whose context the device has.
+    context: Option<usize>,
+    /// The rest of the current context switch.
+    changing: Nanos,
+    switches: u64,
     /// Every stretch of work, if they are to be kept.
     spans: Option<Vec<KernelSpan>>,
     busy: [Nanos; 2],
@@ -68,13 +75,17 @@ pub struct KernelWaits {
 }
 
 impl SimulatedDevice {
-    /// Begins idle.
-    pub fn new(order: DeviceOrder, keep_spans: bool) -> Self {
+    /// Begins idle. A context switch takes `switch`.
+    pub fn new(order: DeviceOrder, switch: Nanos, keep_spans: bool) -> Self {
         Self {
             order,
+            switch,
             queue: VecDeque::new(),
             now: Nanos::ZERO,
             slice_end: Nanos::ZERO,
+            context: None,
+            changing: Nanos::ZERO,
+            switches: 0,
             spans: keep_spans.then(Vec::new),
             busy: [Nanos::ZERO; 2],
             behind: [KernelWaits::default(); 2],
@@ -85,9 +96,7 @@ impl SimulatedDevice {
     pub fn push(&mut self, program: usize, took: Nanos, now: Nanos) {
         assert!(self.now <= now, "the device is brought up to the time first");
         self.now = now;
-        if self.queue.is_empty() {
-            self.begin_slice();
-        }
+        let was_idle = self.queue.is_empty();
         let contenders = self.queue.iter().filter(|queued| queued.program != program);
         let ahead = contenders.fold(Nanos::ZERO, |sum, queued| sum.plus(queued.left));
         if ahead > Nanos::ZERO {
@@ -97,12 +106,16 @@ impl SimulatedDevice {
             waits.longest = waits.longest.max(ahead);
         }
         self.queue.push_back(QueuedKernel { program, left: took });
+        if was_idle {
+            self.enter_context();
+            self.begin_slice();
+        }
     }
 
     /// Returns when something changes by itself.
     pub fn next_change(&self) -> Nanos {
         let Some(head) = self.queue.front() else { return Nanos::MAX };
-        let end = self.now.plus(head.left);
+        let end = self.now.plus(self.changing).plus(head.left);
         match self.order {
             DeviceOrder::Slices { .. } if self.has_contender(head.program) => {
                 end.min(self.slice_end)
@@ -113,8 +126,9 @@ impl SimulatedDevice {
 
     /// Advances to a time that is not after the next change; returns the kernel that ended then.
     pub fn advance(&mut self, to: Nanos) -> Option<EndedKernel> {
-        let ran = to.minus(self.now);
-        let from = self.now;
+        let from = to.min(self.now.plus(self.changing));
+        self.changing = self.changing.minus(to.minus(self.now));
+        let ran = to.minus(from);
         self.now = to;
         let head = self.queue.front_mut()?;
         let program = head.program;
@@ -126,12 +140,15 @@ impl SimulatedDevice {
         }
         if let DeviceOrder::Slices { .. } = self.order {
             if self.slice_end <= to {
-                self.begin_slice();
                 self.switch_to(|next| next != program);
+                self.enter_context();
+                self.begin_slice();
             } else if is_over && !self.switch_to(|next| next == program) {
+                self.enter_context();
                 self.begin_slice();
             }
         }
+        self.enter_context();
         is_over.then_some(EndedKernel { program, at: to })
     }
 
@@ -143,6 +160,11 @@ impl SimulatedDevice {
     /// Returns how kernels of each program waited for the other's, in the order of launches.
     pub const fn behind(&self) -> [KernelWaits; 2] {
         self.behind
+    }
+
+    /// Returns how often the device switched between the programs' contexts.
+    pub const fn switches(&self) -> u64 {
+        self.switches
     }
 
     /// Returns the stretches of work that were kept.
@@ -162,9 +184,18 @@ impl SimulatedDevice {
         }
     }
 
+    /// Begins a context switch if the next kernel is of another program than the last one.
+    fn enter_context(&mut self) {
+        let Some(head) = self.queue.front() else { return };
+        if self.context.replace(head.program).is_some_and(|last| last != head.program) {
+            self.changing = self.switch;
+            self.switches += 1;
+        }
+    }
+
     fn begin_slice(&mut self) {
         if let DeviceOrder::Slices { slice } = self.order {
-            self.slice_end = self.now.plus(slice);
+            self.slice_end = self.now.plus(self.changing).plus(slice);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tessera_kernel_queue::{Nanos, QueueRules, TaskProfile};
 
-use super::ideal::omniscient;
+use super::ideal::{longest_gaps, omniscient};
 use super::measuring::measure;
 use super::models::ProgramPair;
 use super::outcome::{SharingOutcome, float};
@@ -20,6 +20,9 @@ pub struct PairBench {
     programs: [SimulatedProgram; 2],
     profiles: [TaskProfile; 2],
     noise: [TimeNoise; 2],
+    priorities: [u8; 2],
+    switch: Nanos,
+    latencies: PathLatencies,
     seed: u64,
     tasks: usize,
 }
@@ -37,7 +40,34 @@ impl PairBench {
         ];
         // Measured in a different run from those that are compared: other times, same spread.
         let measured = [0, 1].map(|at: usize| measure(&programs[at], seed ^ 0xFEED, noise[at]).0);
-        Self { programs, profiles: measured, noise, seed, tasks }
+        Self {
+            programs,
+            profiles: measured,
+            noise,
+            priorities: [0, 5],
+            switch: Nanos::ZERO,
+            latencies: PathLatencies::default(),
+            seed,
+            tasks,
+        }
+    }
+
+    /// Sets the time of a context switch of the device. At first it is zero.
+    #[must_use]
+    pub fn with_switch(self, switch: Nanos) -> Self {
+        Self { switch, ..self }
+    }
+
+    /// Gives both programs the same priority.
+    #[must_use]
+    pub fn with_equal_priorities(self) -> Self {
+        Self { priorities: [5; 2], ..self }
+    }
+
+    /// Sets how long messages take.
+    #[must_use]
+    pub fn with_latencies(self, latencies: PathLatencies) -> Self {
+        Self { latencies, ..self }
     }
 
     fn run(
@@ -48,13 +78,14 @@ impl PairBench {
     ) -> SharingRun {
         SharingRun {
             programs: self.programs.clone(),
-            priorities: [0, 5],
+            priorities: self.priorities,
             arrivals,
             until,
             limit: Nanos::MAX,
             noise: self.noise,
             policy,
-            latencies: PathLatencies::default(),
+            latencies: self.latencies,
+            switch: self.switch,
             profiles: self.profiles.clone(),
             seed: self.seed,
             keep_spans: matches!(policy, SharingPolicy::Alone),
@@ -116,6 +147,29 @@ impl PairBench {
         }
     }
 
+    /// Runs both under rules on a device whose context switches take time, and compares with omniscient fillers.
+    pub fn compare_with_switches(&self, rules: QueueRules) -> SwitchComparison {
+        let alone = self.both(SharingPolicy::Alone);
+        let ours = self.both(SharingPolicy::Queue(rules));
+        let used = float(ours.programs[1].busy.minus(ours.programs[0].behind.total));
+        let low = || ProgramCourse::new(self.programs[1].clone(), self.seed, self.noise[1]);
+        let best = |fills: u64| {
+            let fills = usize::try_from(fills).unwrap_or(usize::MAX);
+            let spans = longest_gaps(&alone.spans, fills);
+            float(omniscient(&spans, low(), rules.epsilon, self.switch)).max(1.0)
+        };
+        // One switch of each filled gap is the high one's.
+        let fills = ours.switches / 2;
+        let saved = alone.end.thousandths(rules.fill_cost_thousandths).get();
+        SwitchComparison {
+            high_ratio: ours.programs[0].mean() / alone.programs[0].mean(),
+            fills,
+            of_omniscient: used / best(u64::MAX),
+            of_omniscient_at_the_same_cost: used / best(saved / self.switch.get().max(1)),
+            of_omniscient_in_as_many_gaps: used / best(fills),
+        }
+    }
+
     /// Returns the nominal time of the low one's longest kernel.
     fn longest_low(&self) -> Nanos {
         Nanos::new(self.programs[1].steps.iter().map(|step| step.took_ns).max().unwrap_or(0))
@@ -144,4 +198,20 @@ pub struct PairComparison {
     pub behind_max_us: f64,
     /// Everything else.
     pub ours: SharingOutcome,
+}
+
+/// The low program's kernel time in gaps, against omniscient fillers that need context switches as well.
+#[derive(Clone, Copy, Debug)]
+pub struct SwitchComparison {
+    /// Mean time of a high task with a co-runner over that alone.
+    pub high_ratio: f64,
+    /// How often the device left the high program's context.
+    pub fills: u64,
+    /// Over that of a filler that uses every gap.
+    pub of_omniscient: f64,
+    /// Over that of a filler that uses the longest gaps, of which the switches cost the high program as much as the
+    /// queue may spend.
+    pub of_omniscient_at_the_same_cost: f64,
+    /// Over that of a filler that uses the longest gaps, as many as were used.
+    pub of_omniscient_in_as_many_gaps: f64,
 }

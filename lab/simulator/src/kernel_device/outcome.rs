@@ -30,6 +30,8 @@ pub struct SharingOutcome {
     pub end: Nanos,
     /// What ran when, if that was recorded.
     pub spans: KernelSpans,
+    /// How often the device switched between the programs' contexts.
+    pub switches: u64,
     /// What the queue counted for the slice.
     pub counters: QueueCounters,
 }

@@ -26,8 +26,20 @@ pub enum SharingPolicy {
     Slices(Nanos),
     /// As within one context: in the order of launches.
     Launched,
-    /// Through the queue.
+    /// Through the queue, on a device that runs kernels in the order of launches.
     Queue(QueueRules),
+    /// Through the queue, on a device that shares by these time slices what is launched at the same time.
+    QueueOverSlices(QueueRules, Nanos),
+}
+
+impl SharingPolicy {
+    /// Returns the queue's rules, if there is a queue.
+    const fn rules(&self) -> Option<QueueRules> {
+        match self {
+            Self::Queue(rules) | Self::QueueOverSlices(rules, _) => Some(*rules),
+            Self::Alone | Self::Slices(_) | Self::Launched => None,
+        }
+    }
 }
 
 /// How long messages take.
@@ -77,6 +89,8 @@ pub struct SharingRun {
     pub policy: SharingPolicy,
     /// How long messages take.
     pub latencies: PathLatencies,
+    /// The time of a context switch of the device.
+    pub switch: Nanos,
     /// What is known about them beforehand.
     pub profiles: [TaskProfile; 2],
     /// The seed of the random numbers.
@@ -137,7 +151,9 @@ impl SharingRun {
             SharingPolicy::Alone | SharingPolicy::Launched | SharingPolicy::Queue(_) => {
                 DeviceOrder::Launched
             }
-            SharingPolicy::Slices(slice) => DeviceOrder::Slices { slice },
+            SharingPolicy::Slices(slice) | SharingPolicy::QueueOverSlices(_, slice) => {
+                DeviceOrder::Slices { slice }
+            }
         };
         let client = |at: usize| {
             let course = ProgramCourse::new(self.programs[at].clone(), self.seed, self.noise[at]);
@@ -150,7 +166,7 @@ impl SharingRun {
             what: Vec::new(),
             free: Vec::new(),
             clients: [client(0), client(1)],
-            device: SimulatedDevice::new(order, self.keep_spans),
+            device: SimulatedDevice::new(order, self.switch, self.keep_spans),
             queue: None,
             gate: GateState::default(),
             tick: Nanos::MAX,
@@ -169,7 +185,7 @@ const fn session(at: usize) -> u64 {
 
 impl SharingWorld<'_> {
     fn begin(&mut self) {
-        if let SharingPolicy::Queue(rules) = self.run.policy {
+        if let Some(rules) = self.run.policy.rules() {
             let mut queue = KernelQueue::new(rules);
             for at in [0, 1] {
                 self.connect(&mut queue, at);
@@ -268,7 +284,10 @@ impl SharingWorld<'_> {
     fn attempt(&mut self, at: usize) {
         let ahead_max = match self.run.policy {
             SharingPolicy::Launched => DRIVER_AHEAD_MAX,
-            SharingPolicy::Alone | SharingPolicy::Slices(_) | SharingPolicy::Queue(_) => AHEAD_MAX,
+            SharingPolicy::Alone
+            | SharingPolicy::Slices(_)
+            | SharingPolicy::Queue(_)
+            | SharingPolicy::QueueOverSlices(..) => AHEAD_MAX,
         };
         if self.clients[at].in_flight >= ahead_max {
             return;
@@ -304,7 +323,7 @@ impl SharingWorld<'_> {
     }
 
     fn early_stop(&self) -> bool {
-        matches!(self.run.policy, SharingPolicy::Queue(rules) if rules.early_stop)
+        self.run.policy.rules().is_some_and(|rules| rules.early_stop)
     }
 
     /// A host notices that its oldest kernel ended.
@@ -420,7 +439,8 @@ impl SharingWorld<'_> {
             let counted = queue.and_then(|q| q.session_counters(self.clients[at].session));
             self.done[at].counters = counted.copied().unwrap_or_default();
         }
+        let switches = self.device.switches();
         let spans = self.device.into_spans();
-        SharingOutcome { programs: self.done, end: self.now, spans, counters }
+        SharingOutcome { programs: self.done, end: self.now, spans, switches, counters }
     }
 }

@@ -8,6 +8,8 @@
 
 #[path = "kernel-queue/cost.rs"]
 mod cost;
+#[path = "kernel-queue/equals.rs"]
+mod equals;
 #[path = "kernel-queue/pairs.rs"]
 mod pairs;
 #[path = "kernel-queue/timeline.rs"]
@@ -53,6 +55,9 @@ fn main() -> Result<()> {
         "seed": seed,
         "pairs_gaps_vary_by_5_percent": pairs::sharing(50, tasks, seed),
         "pairs_gaps_vary_by_30_percent": pairs::sharing(300, tasks, seed),
+        "pairs_with_context_switches": pairs::with_switches(50, tasks, seed),
+        "pairs_with_context_switches_gaps_vary_by_30_percent": pairs::with_switches(300, tasks, seed),
+        "equal_priorities": equals::sharing(tasks.div_ceil(5), seed),
         "steady_low_task_every_second": pairs::steady(tasks.div_ceil(10), seed),
         "preempting_high_task_every_second": pairs::preempting(tasks.div_ceil(10), seed),
         "decisions": cost::measure(arguments.decisions),

@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tessera_agent_core::kernel::AttemptTally;
 use tessera_kernel_queue::{Nanos, QueueRules};
-use tessera_load_tests::players::{Played, Program, seconds, total};
+use tessera_load_tests::players::{Played, PlayedGap, Program, seconds, total};
+use tessera_predict::random::SeededRng;
 use tessera_simulator::cluster::number::count;
 use tessera_simulator::kernel_device::device::KernelSpan;
-use tessera_simulator::kernel_device::ideal::omniscient;
+use tessera_simulator::kernel_device::ideal::{longest_gaps, omniscient, omniscient_that_enters};
 use tessera_simulator::kernel_device::program::ProgramCourse;
 use tessera_simulator::kernel_device::{ProgramModel, ProgramPair, TimeNoise};
 
@@ -47,7 +48,15 @@ pub struct Ideal {
     /// On this device, in so few of its gaps, the longest ones, that the changes back to the high program
     /// cost no more than [`QueueRules::fill_cost_thousandths`].
     pub bounded: u64,
+    /// On this device, if the filler was also woken as late as the real one. It fills so many of the longest gaps that
+    /// context switches cost the high program [`WOKEN_COST_THOUSANDTHS`] of its time.
+    pub woken: u64,
+    /// The same in as many gaps as the real filler used.
+    pub woken_as_often: u64,
 }
+
+/// What the high program may lose next to a filler with perfect knowledge: the aim is 1.05 times its time alone.
+const WOKEN_COST_THOUSANDTHS: u64 = 50;
 
 /// Returns what an omniscient filler would use of a run's gaps.
 pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -> Ideal {
@@ -69,31 +78,46 @@ pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -
         let course = ProgramCourse::new(program.clone(), 0, TimeNoise { kernels: 0, gaps: 0 });
         omniscient(spans, course, QueueRules::default().epsilon, switch).get()
     };
+    let wake_ups = wake_ups(played, switch);
+    let woken = |fills: usize| {
+        let course = ProgramCourse::new(program.clone(), 0, TimeNoise { kernels: 0, gaps: 0 });
+        let mut rng = SeededRng::named(1, "wake-ups");
+        // Without one measured wake-up nothing is known of its cost.
+        let entry = || match wake_ups.len() {
+            0 => Nanos::MAX,
+            count => switch.plus(Nanos::new(wake_ups[rng.index_below(count)])),
+        };
+        let spans = longest_gaps(&spans, fills);
+        omniscient_that_enters(&spans, course, QueueRules::default().epsilon, entry).get()
+    };
+    let waited = played.waited();
+    let lasted = played.window.1 - played.window.0;
+    let own = lasted.saturating_sub(waited.for_kernels + waited.for_switches);
+    let may_lose = Nanos::new(own).thousandths(WOKEN_COST_THOUSANDTHS);
     Ideal {
         here: used(&spans, switch),
         free: used(&spans, Nanos::ZERO),
-        bounded: used(&without_short_gaps(&spans, switch), switch),
+        bounded: used(&longest_gaps(&spans, affordable(&spans, switch)), switch),
+        woken: woken(fills_for(may_lose, switch)),
+        woken_as_often: woken(wake_ups.len()),
     }
 }
 
-/// Joins spans over all gaps but the longest. The number that remains is such that a context switch
-/// after each costs no more than a queue may spend on fills.
-fn without_short_gaps(spans: &[KernelSpan], switch: Nanos) -> Vec<KernelSpan> {
+/// Returns how late the low program's first kernel began in each gap that it used, without the context switch, in
+/// nanoseconds.
+fn wake_ups(played: &Played, switch: Nanos) -> Vec<u64> {
+    played.gaps().iter().filter_map(|gap| gap.wake_up(switch.get())).collect()
+}
+
+/// Returns how many context switches a queue may spend on fills.
+fn affordable(spans: &[KernelSpan], switch: Nanos) -> usize {
     let lasted = spans.last().map_or(Nanos::ZERO, |last| last.until.minus(spans[0].from));
-    let spent = lasted.thousandths(QueueRules::default().fill_cost_thousandths);
-    let affordable = usize::try_from(spent.get() / switch.get().max(1)).unwrap_or(usize::MAX);
-    let gap = |pair: &[KernelSpan]| pair[1].from.minus(pair[0].until);
-    let mut gaps: Vec<Nanos> = spans.windows(2).map(gap).collect();
-    gaps.sort_unstable_by(|one, other| other.cmp(one));
-    let least = gaps.get(affordable).copied().unwrap_or(Nanos::ZERO);
-    let mut joined: Vec<KernelSpan> = Vec::new();
-    for span in spans {
-        match joined.last_mut() {
-            Some(last) if span.from.minus(last.until) <= least => last.until = span.until,
-            Some(_) | None => joined.push(*span),
-        }
-    }
-    joined
+    fills_for(lasted.thousandths(QueueRules::default().fill_cost_thousandths), switch)
+}
+
+/// Returns how many fills cost this time: one switch back to the high program each.
+fn fills_for(time: Nanos, switch: Nanos) -> usize {
+    usize::try_from(time.get() / switch.get().max(1)).unwrap_or(usize::MAX)
 }
 
 /// Compares a run with the one alone.
@@ -116,7 +140,54 @@ pub fn shown(played: &Played, alone: &Played, ideal: Ideal) -> Value {
         "low_part_of_omniscient": round(played.fills(ideal.here)),
         "low_part_of_omniscient_at_the_same_cost": round(played.fills(ideal.bounded)),
         "low_part_of_omniscient_without_switches": round(played.fills(ideal.free)),
+        "low_part_of_woken_omniscient": round(played.fills(ideal.woken)),
+        "low_part_of_woken_omniscient_in_as_many_gaps": round(played.fills(ideal.woken_as_often)),
+        "woken_omniscient_of_omniscient": round(share(ideal.woken, ideal.here)),
     })
+}
+
+/// Shows how late the low program began in the gaps that it used, and the use of gaps by length. `switch` is
+/// the time of a context switch.
+pub fn shown_gaps(played: &Played, switch: Nanos) -> Value {
+    let gaps = played.gaps();
+    let micros = |nanos: u64| round(seconds(nanos) * 1e6);
+    let at = |mut times: Vec<u64>, percent: usize| {
+        times.sort_unstable();
+        let rank = (times.len() * percent).div_ceil(100).max(1);
+        times.get(rank - 1).map(|nanos| micros(*nanos))
+    };
+    let wake_ups = wake_ups(played, switch);
+    let edges = [2, 3, 4, 6, 8, 12, 16, u64::MAX].map(|times| switch.times(times).get());
+    let classes = edges.windows(2).map(|edges| {
+        let of_class = gaps.iter().filter(|gap| (edges[0]..edges[1]).contains(&gap.length()));
+        let (filled, empty): (Vec<_>, Vec<_>) = of_class.partition(|gap| gap.kernels > 0);
+        let mean = |what: fn(&PlayedGap) -> u64| {
+            let sum = filled.iter().map(|gap| what(gap)).sum::<u64>();
+            micros(sum / filled.len().max(1) as u64)
+        };
+        let wake_ups = filled.iter().filter_map(|gap| gap.wake_up(switch.get()));
+        json!({
+            "from_us": micros(edges[0]),
+            "gaps": filled.len() + empty.len(),
+            "filled": filled.len(),
+            "length_us": mean(PlayedGap::length),
+            "wake_up_median_us": at(wake_ups.collect(), 50),
+            "used_us": mean(|gap| gap.used),
+            "between_kernels_us": mean(PlayedGap::idle_between_kernels),
+            "unused_at_the_end_us": mean(|gap| gap.end - gap.last),
+            "kernels": filled.iter().map(|gap| gap.kernels).sum::<u64>(),
+        })
+    });
+    let quantiles = [10, 50, 90].map(|percent| at(wake_ups.clone(), percent));
+    json!({
+        "filled": wake_ups.len(),
+        "wake_up_us": quantiles,
+        "by_length": classes.collect::<Vec<_>>(),
+    })
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole > 0 { seconds(part) / seconds(whole) } else { 0.0 }
 }
 
 /// Shows times of the low program's tasks: their mean and their coefficient of variation.

@@ -7,7 +7,11 @@ use tessera_simulator::kernel_device::{PAIRS, SharingPolicy};
 
 const SECOND: Nanos = Nanos::from_millis(1_000);
 
-fn thousandths(value: f64) -> f64 {
+/// The time of a context switch and of a time slice, as on an H200 with driver 580 (docs/benchmarks.md).
+pub const SWITCH: Nanos = Nanos::from_micros(150);
+pub const DRIVER_SLICE: Nanos = Nanos::from_millis(2);
+
+pub fn thousandths(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
@@ -67,6 +71,24 @@ fn shown(result: &PairComparison) -> Value {
         "grants": counters.grants,
         "aged": counters.aged,
     })
+}
+
+/// Both programs run without a pause, on a device whose context switches take time.
+pub fn with_switches(gap_noise: u64, tasks: usize, seed: u64) -> Value {
+    let rows = PAIRS.iter().map(|pair| {
+        let bench = PairBench::new(pair, gap_noise, tasks, seed).with_switch(SWITCH);
+        let result =
+            bench.compare_with_switches(QueueRules { switch: SWITCH, ..QueueRules::default() });
+        json!({
+            "pair": pair.letter,
+            "high_ratio": thousandths(result.high_ratio),
+            "fills": result.fills,
+            "of_omniscient": thousandths(result.of_omniscient),
+            "of_omniscient_at_the_same_cost": thousandths(result.of_omniscient_at_the_same_cost),
+            "of_omniscient_in_as_many_gaps": thousandths(result.of_omniscient_in_as_many_gaps),
+        })
+    });
+    rows.collect()
 }
 
 /// The high program without a pause, a low task every second.
