@@ -87,6 +87,7 @@ mod tests {
         let played = Played {
             window: (0, 1_000),
             tasks: Vec::new(),
+            overslept: 0,
             // The second kernel waited from 300 to 350 for a low one; the third followed at once.
             high: vec![
                 ran(0, &[(0, 100)]),
