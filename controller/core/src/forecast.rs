@@ -127,8 +127,7 @@ impl Predictor for ClusterForecast<'_> {
             Some(part_of(expected, all.get(), here.expected.get()))
         };
         let time = known.live.and_then(longer).unwrap_or(expected).max(Millis::new(1));
-        let is_measured = matches!(whole.basis, Basis::SameSlice | Basis::Learned);
-        Some(RunTime { time, is_measured })
+        Some(RunTime { time, is_measured: whole.basis.is_measured() })
     }
 
     fn predict_speeds(

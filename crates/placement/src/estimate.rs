@@ -3,17 +3,23 @@
 //! The controller uses an [`Estimator`]. [`Empirical`] is the one that needs no training. It has
 //! quantiles of earlier run times, by task and kind of slice, and a fixed rule for slices without
 //! runs of the task. The rule is conservative both ways: a larger slice is not faster than the
-//! largest one seen, and a smaller one is slower in proportion to its size.
+//! largest one seen, and a smaller one is slower in proportion to its size. GPU models are compared by the tasks that
+//! ran on both ([`comparison`]), once there are enough of them.
 //!
 //! The remaining time of a run depends on how long it has lasted ([`Prediction::after`]). The
 //! longer a run exceeds its expected time, the longer it is expected to continue.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use tessera_model::Millis;
 
 use crate::numbers::{saturating_millis, saturating_u32};
+
+use self::comparison::{ModelComparison, TimeRatio};
+
+mod comparison;
 
 /// How many runs are kept of a task on one kind of slice. They are enough for a 10 % quantile, and
 /// few enough that a changed task is predicted correctly after a day.
@@ -53,6 +59,8 @@ pub enum Basis {
     SameSlice,
     /// Runs on other slices of the model, scaled as other tasks scale between these slices.
     Learned,
+    /// Runs on other models, scaled by the ratio that other tasks have between these slices.
+    ComparedModels,
     /// Runs on other slices of the model, scaled by the rule.
     OtherSlice,
     /// Runs on other models, scaled by the rule.
@@ -63,14 +71,27 @@ pub enum Basis {
 
 impl Basis {
     /// Every basis, in order.
-    pub const ALL: [Self; 5] =
-        [Self::SameSlice, Self::Learned, Self::OtherSlice, Self::OtherModel, Self::TimeLimit];
+    pub const ALL: [Self; 6] = [
+        Self::SameSlice,
+        Self::Learned,
+        Self::ComparedModels,
+        Self::OtherSlice,
+        Self::OtherModel,
+        Self::TimeLimit,
+    ];
+
+    /// Returns whether the time follows from runs on such slices, of the task or of tasks that compare them. All
+    /// other times are cautious guesses.
+    pub const fn is_measured(self) -> bool {
+        matches!(self, Self::SameSlice | Self::Learned | Self::ComparedModels)
+    }
 
     /// Returns the stable value in the API and the store.
     pub const fn word(self) -> &'static str {
         match self {
             Self::SameSlice => "same_slice",
             Self::Learned => "learned",
+            Self::ComparedModels => "compared_models",
             Self::OtherSlice => "other_slice",
             Self::OtherModel => "other_model",
             Self::TimeLimit => "time_limit",
@@ -82,6 +103,9 @@ impl Basis {
         match self {
             Self::SameSlice => "earlier runs on such slices",
             Self::Learned => "earlier runs on other slices, and how other tasks compare on them",
+            Self::ComparedModels => {
+                "earlier runs on other GPUs, and how other tasks compare on both"
+            }
             Self::OtherSlice => "earlier runs on other slices of such GPUs",
             Self::OtherModel => "earlier runs on other GPUs",
             Self::TimeLimit => "its time limit alone",
@@ -249,11 +273,14 @@ pub struct Empirical {
     tasks: HashMap<String, Task>,
     /// It rises with each sample and identifies the task with the oldest last run.
     samples: u64,
+    compared: ModelComparison,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Task {
     kinds: BTreeMap<SliceKind, Runs>,
+    /// Identifies the task in comparisons.
+    first_sample: u64,
     last_sample: u64,
 }
 
@@ -275,7 +302,8 @@ impl Empirical {
             }
         }
         let last_sample = self.samples;
-        let known = self.tasks.entry(task.to_owned()).or_default();
+        let new = || Task { first_sample: last_sample, ..Task::default() };
+        let known = self.tasks.entry(task.to_owned()).or_insert_with(new);
         known.last_sample = last_sample;
         known
     }
@@ -293,7 +321,15 @@ impl Estimator for Empirical {
         }
         runs.push_back(ran.max(Millis::new(1)));
         let runs = Runs { known: quantiles(&runs), ran: runs };
+        let here = (on, runs.known.expected);
         known.kinds.insert(on.clone(), runs);
+        let elsewhere = known.kinds.iter().filter(|(kind, _)| kind.model != on.model);
+        let elsewhere: Vec<(SliceKind, Millis)> =
+            elsewhere.map(|(kind, runs)| (kind.clone(), runs.known.expected)).collect();
+        let id = known.first_sample;
+        for (kind, expected) in &elsewhere {
+            self.compared.note(id, (kind, *expected), here);
+        }
     }
 
     fn predict(&self, task: &str, on: &SliceKind) -> Option<Prediction> {
@@ -305,7 +341,8 @@ impl Estimator for Empirical {
             let kinds = known.kinds.iter().filter(move |(k, _)| (k.model == on.model) == same);
             kinds.map(|(kind, runs)| (kind.part, runs.known))
         };
-        by_rule(of_model(true), on.part, Basis::OtherSlice).or_else(|| {
+        let by_own_model = by_rule(of_model(true), on.part, Basis::OtherSlice);
+        by_own_model.or_else(|| self.by_comparison(known, on)).or_else(|| {
             let other = by_rule(of_model(false), on.part, Basis::OtherModel)?;
             // How the models compare is unknown: the interval reaches from half the time to twice
             // the time.
@@ -319,6 +356,23 @@ impl Estimator for Empirical {
 
     fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+impl Empirical {
+    /// Predicts a task that ran on other models only, from the kind of slice whose ratio is the narrowest.
+    fn by_comparison(&self, known: &Task, on: &SliceKind) -> Option<Prediction> {
+        let compared = known.kinds.iter().filter_map(|(kind, runs)| {
+            let ratio = self.compared.ratio(kind, on)?;
+            Some((ratio, runs.known))
+        });
+        // Kinds are in the order of their names, and the first of equals is taken.
+        let width = |ratio: &TimeRatio| ratio.high * 1_000 / ratio.low.max(1);
+        let (ratio, runs) =
+            compared.min_by_key(|(ratio, _)| (width(ratio), Reverse(ratio.tasks)))?;
+        let by = |ratio: u64| (ratio, 1_000);
+        let basis = Basis::ComparedModels;
+        Some(runs.stretched(by(ratio.low), by(ratio.median), by(ratio.high), basis))
     }
 }
 

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 
 use super::*;
 
@@ -62,6 +63,92 @@ fn runs_on_another_model_give_a_wider_interval() {
 
     assert_eq!((other.basis, other.expected), (Basis::OtherModel, Millis::from_secs(60)));
     assert_eq!((other.low, other.high), (Millis::from_secs(15), Millis::from_secs(240)));
+}
+
+/// Tasks that take `secs` on a whole "a", and on a whole "b" so many thousandths of that.
+fn on_both_models(tasks: &[(u64, u64)]) -> Empirical {
+    let mut empirical = Empirical::default();
+    for (task, (secs, ratio)) in tasks.iter().enumerate() {
+        let task = format!("task {task}");
+        empirical.learn(&task, &kind("a", 1_000), Millis::from_secs(*secs));
+        empirical.learn(&task, &kind("b", 1_000), Millis::new(secs * ratio));
+    }
+    empirical
+}
+
+#[test]
+fn a_task_of_one_model_is_predicted_on_another_by_the_ratio_of_five_other_tasks() {
+    let mut known = on_both_models(&[(60, 400), (600, 500), (30, 300), (90, 450), (7, 400)]);
+    known.learn("t", &kind("a", 1_000), Millis::from_secs(100));
+    known.learn("u", &kind("b", 1_000), Millis::from_secs(100));
+
+    let faster = known.predict("t", &kind("b", 1_000)).unwrap();
+    let slower = known.predict("u", &kind("a", 1_000)).unwrap();
+
+    assert_eq!((faster.basis, faster.expected), (Basis::ComparedModels, Millis::from_secs(40)));
+    assert_eq!((slower.basis, slower.expected), (Basis::ComparedModels, Millis::from_secs(250)));
+    assert!(
+        faster.low < Millis::from_secs(20) && faster.high > Millis::from_secs(80),
+        "{faster:?}"
+    );
+    assert!(faster.basis.is_measured());
+    let elsewhere = known.predict("t", &kind("b", 500)).unwrap();
+    assert_eq!(elsewhere.basis, Basis::OtherModel, "no task compares with half of b");
+}
+
+#[test]
+fn four_tasks_are_too_few_to_compare_models() {
+    let mut known = on_both_models(&[(60, 400), (600, 500), (30, 300), (90, 450)]);
+    known.learn("t", &kind("a", 1_000), Millis::from_secs(100));
+
+    assert_eq!(known.predict("t", &kind("b", 1_000)).unwrap().basis, Basis::OtherModel);
+}
+
+#[test]
+fn many_runs_of_one_task_count_once_in_a_comparison() {
+    let mut known = on_both_models(&[(60, 400), (60, 400), (60, 400), (60, 400), (60, 9_000)]);
+    for _ in 0..40 {
+        known.learn("task 4", &kind("b", 1_000), Millis::from_secs(540));
+    }
+    known.learn("t", &kind("a", 1_000), Millis::from_secs(100));
+
+    let predicted = known.predict("t", &kind("b", 1_000)).unwrap();
+
+    assert_eq!(predicted.expected, Millis::from_secs(40));
+}
+
+#[test]
+fn own_runs_on_a_model_are_used_before_a_comparison() {
+    let mut known = on_both_models(&[(60, 400); 5]);
+    known.learn("t", &kind("a", 1_000), Millis::from_secs(100));
+    known.learn("t", &kind("b", 500), Millis::from_secs(70));
+
+    let predicted = known.predict("t", &kind("b", 1_000)).unwrap();
+
+    assert_eq!((predicted.basis, predicted.expected), (Basis::OtherSlice, Millis::from_secs(70)));
+}
+
+#[test]
+fn eight_of_ten_times_on_another_model_lie_in_the_interval() {
+    let mut rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut draw = |from: u64, to: u64| from + rng.next_u64() % (to - from);
+    let (mut inside, mut all) = (0, 0);
+    for _ in 0..40 {
+        // Tasks differ in how much faster the other model is: 1.5 to 3 times.
+        let tasks: Vec<(u64, u64)> =
+            (0..draw(5, 40)).map(|_| (draw(20, 2_000), draw(333, 667))).collect();
+        let mut known = on_both_models(&tasks);
+        for _ in 0..20 {
+            let (secs, ratio) = (draw(20, 2_000), draw(333, 667));
+            known.learn("t", &kind("a", 1_000), Millis::from_secs(secs));
+            let predicted = known.predict("t", &kind("b", 1_000)).unwrap();
+            known.tasks.remove("t");
+            assert_eq!(predicted.basis, Basis::ComparedModels);
+            inside += u32::from(predicted.covers(Millis::new(secs * ratio)));
+            all += 1;
+        }
+    }
+    assert!(inside * 10 >= all * 8, "{inside} of {all}");
 }
 
 #[test]
