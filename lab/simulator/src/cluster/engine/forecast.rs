@@ -100,8 +100,7 @@ impl SimulationRun<'_> {
             clamped(scaled)
         };
         let ms = self.course(index(job)).map_or(whole.expected.get(), longer);
-        let is_measured = matches!(whole.basis, Basis::SameSlice | Basis::Learned);
-        Some(RunTime { time: Millis::new(ms.max(1)), is_measured })
+        Some(RunTime { time: Millis::new(ms.max(1)), is_measured: whole.basis.is_measured() })
     }
 
     /// Returns the expected time of a job on its slice, and how long it has run there.
