@@ -126,9 +126,57 @@ fn a_round_considers_the_jobs_of_every_user_however_many_another_user_has() {
     assert_eq!(shown.iter().filter(|job| &*job.user == "bob").count(), 3);
     assert!(shown.is_sorted_by_key(|job| job.key()));
 
-    // Of equal jobs only those that could start in one round are decided about.
-    let distinct = cluster.list_distinct(5_000, &std::collections::BTreeMap::new());
-    assert_eq!(distinct.listed.iter().filter(|job| &*job.user == "ada").count(), 256);
-    assert_eq!(distinct.listed.iter().filter(|job| &*job.user == "bob").count(), 3);
-    assert_eq!(distinct.unlisted, 5_000 - 259);
+    // Of equal jobs only those that could start in one round are decided about, and some that wait.
+    let of_ada = |places: usize| {
+        let distinct = cluster.list_distinct(5_000, places, &std::collections::BTreeMap::new());
+        let of = |user: &str| distinct.listed.iter().filter(|job| &*job.user == user).count();
+        assert_eq!((of("bob"), distinct.listed.len() + distinct.unlisted), (3, 5_000));
+        of("ada")
+    };
+    assert_eq!([1, 7, 112, 240, 1_000].map(of_ada), [17, 23, 128, 256, 256]);
+}
+
+#[test]
+fn runs_of_equal_jobs_are_those_that_a_look_at_each_job_finds() {
+    let now = Millis::from_secs(1_000);
+    let spec = |user: &str, gib: u64| {
+        let raw = RawJobSpec {
+            command: Some(vec!["true".to_owned()]),
+            user: Some(user.to_owned()),
+            gpu_memory_bytes: Some(gib << 30),
+            ..RawJobSpec::default()
+        };
+        JobSpec::parse(raw).unwrap()
+    };
+    let specs = [spec("ada", 4), spec("ada", 8), spec("bob", 4)];
+    let job = |number: u64| {
+        // Runs of 1 to 5 jobs, and single ones between.
+        let kind = usize::try_from(number / (1 + number % 5) % 3).unwrap();
+        SubmittedJob::new(JobId::from_number(number), &specs[kind], None, 0)
+    };
+    let policy = tessera_placement::by_name("tessera").unwrap();
+    let controller = ControllerId::from_uuid(Uuid::from_u128(9));
+    let snapshot = StoreSnapshot { waiting: (1..=200).step_by(2).map(job).collect(), ..snapshot() };
+    let terms = LeaseTerms::default();
+    let mut cluster = ClusterState::new(5, controller, terms, policy, snapshot, now);
+    let check = |cluster: &ClusterState| {
+        let found = cluster.queue.runs(usize::MAX).map(|run| (run.first.job.id, run.length));
+        let all: Vec<_> = cluster.queue.waiting.values().collect();
+        let looked_at = all.chunk_by(|before, waiting| waiting.equals(before));
+        assert!(found.eq(looked_at.map(|run| (run[0].job.id, run.len()))));
+    };
+    check(&cluster);
+
+    // Some come between others, and others leave.
+    for number in 1..=200_u64 {
+        let place = number * 37 % 200 + 1;
+        match place % 2 {
+            0 => {
+                let input = Input::Submitted(vec![job(place)]);
+                cluster.handle_input(input, now, &mut crate::round::Round::default());
+            }
+            _ => drop(cluster.queue.dequeue(JobId::from_number(place))),
+        }
+        check(&cluster);
+    }
 }

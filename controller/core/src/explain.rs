@@ -179,6 +179,13 @@ impl ClusterState {
     pub(crate) fn excerpt(&self, queue: BTreeMap<QueueKey, WaitingJob>) -> Self {
         let ranks: HashMap<JobId, QueueRank> =
             queue.keys().map(|(rank, job)| (*job, *rank)).collect();
+        let mut queue = JobQueue {
+            dependencies: self.queue.dependencies.excerpt(ranks.keys().copied()),
+            waiting: queue,
+            ranks,
+            ..JobQueue::default()
+        };
+        queue.find_runs();
         Self {
             guards: self.guards,
             inventory: NodeInventory {
@@ -189,12 +196,7 @@ impl ClusterState {
                 largest_slice: self.inventory.largest_slice,
                 known_sizes: self.inventory.known_sizes,
             },
-            queue: JobQueue {
-                dependencies: self.queue.dependencies.excerpt(ranks.keys().copied()),
-                waiting: queue,
-                ranks,
-                ..JobQueue::default()
-            },
+            queue,
             attempts: self.attempts.excerpt(),
             layouts: LayoutRequests {
                 unsent_plans: Vec::new(),

@@ -86,14 +86,29 @@ pub enum Input {
     Tick,
 }
 
+/// What an input may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum InputReach {
+    /// The waiting jobs. Or only time passes.
+    Queue,
+    /// Attempts, which start and end.
+    Attempts,
+    /// Anything else.
+    Cluster,
+}
+
 impl Input {
-    /// Returns whether it only adds waiting jobs, or only time passes.
-    pub(crate) fn only_adds_jobs(&self) -> bool {
+    /// Returns what it may change.
+    pub(crate) fn reach(&self) -> InputReach {
         match self {
-            Self::Submitted(_) | Self::Idle(_) | Self::Tick => true,
-            // It leads to a row, so the round can't be skipped.
-            Self::Frame { frame, .. } => matches!(**frame, ToController::Memory(_)),
-            _ => false,
+            Self::Submitted(_) | Self::Idle(_) | Self::Tick => InputReach::Queue,
+            Self::Frame { frame, .. } => match **frame {
+                // It leads to a row, so the round can't be skipped.
+                ToController::Memory(_) => InputReach::Queue,
+                ToController::Attempt(_) | ToController::Usage(_) => InputReach::Attempts,
+                _ => InputReach::Cluster,
+            },
+            _ => InputReach::Cluster,
         }
     }
 
@@ -109,7 +124,7 @@ impl Input {
 
 impl ClusterState {
     pub(crate) fn handle_input(&mut self, input: Input, now: Millis, round: &mut Round) {
-        if !input.only_adds_jobs() {
+        if input.reach() == InputReach::Cluster {
             self.planner.settled.unsettle();
         }
         match input {

@@ -38,6 +38,9 @@ mod duration;
 mod ends;
 pub mod explain;
 mod forecast;
+mod free_capacity;
+#[cfg(test)]
+mod free_capacity_tests;
 mod gangs;
 mod gate;
 mod gpu_changes;
@@ -81,7 +84,7 @@ mod usage;
 mod view;
 
 pub use input::Input;
-pub use round::{CommandResults, Round, RoundEffect, STARTS_MAX};
+pub use round::{CommandResults, JobWrites, Round, RoundEffect, STARTS_MAX};
 pub use rows::snapshot::LaunchSpec;
 pub use state::ClusterState;
 pub use state::planner::Stopwatch;

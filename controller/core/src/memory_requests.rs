@@ -198,6 +198,7 @@ fn update_memory_requests(
             waiting.job.gpu = sized(declared, None, waiting.memory.as_ref()).0;
         }
     }
+    queue.find_runs();
 }
 
 /// Adds to an explanation where the requested memory comes from, if not from the user.

@@ -2,6 +2,7 @@
 
 use crate::forecast::ClusterForecast;
 use crate::gate::{Gate, explain_gate};
+use crate::input::InputReach;
 use crate::memory_requests::with_memory_estimate;
 use crate::reservations::PlacedMember;
 use crate::round::{Round, STARTS_MAX};
@@ -13,19 +14,52 @@ use crate::state::queue::{JobQueue, WaitingJob};
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
 use tessera_placement::record::{PendingRecord, RoundInput};
-use tessera_placement::{ClusterView, Decision, Explanation, QueuedJob, WaitReason, decide_round};
+use tessera_placement::{
+    ClusterView, Decision, Explanation, GpuView, MigView, QueuedJob, WaitReason, decide_round,
+};
 use uuid::Uuid;
 
 /// Maximum number of waiting jobs that one round considers.
 pub(crate) const LOOK_AT_MAX: usize = 5_000;
 
+/// Up to so many equal jobs are all considered: a policy may plan all of them together.
+const BATCH_MAX: usize = 100;
+
+/// How many equal jobs are considered at least in addition to those that can start. Chosen: more than a round reserves
+/// places for.
+const WAITING_MIN: usize = 16;
+
 /// Maximum number of waiting jobs that get reasons while no job can start.
 const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 impl ClusterState {
-    /// Returns whether the policy need not run: since its last run only jobs arrived, and each
-    /// one's request is known to be impossible now. The policy gets them within a second.
-    pub(crate) fn is_settled(&self, arrived: &[JobId], now: Millis) -> bool {
+    /// Returns whether the policy need not run, after inputs with this reach. Either only jobs arrived since its last
+    /// run, and each one's request is known to be impossible now. Or attempts started and ended, and nothing that is
+    /// free could hold a waiting job. The policy gets all of them within a second.
+    pub(crate) fn is_settled(
+        &mut self,
+        reach: InputReach,
+        arrived: &[JobId],
+        round: &Round,
+        now: Millis,
+    ) -> bool {
+        if reach == InputReach::Queue && round.is_empty() {
+            return self.are_refused(arrived, now);
+        }
+        if !round.only_moves_attempts() {
+            self.planner.settled.unsettle();
+            return false;
+        }
+        if !self.planner.settled.is_searched(now) || !self.can_start_nothing(now) {
+            self.planner.settled.forget_refusals();
+            return false;
+        }
+        // What was refused is still impossible, and its reason is known.
+        arrived.is_empty() || self.are_refused(arrived, now)
+    }
+
+    /// Returns whether the requests of new jobs are known to be impossible now.
+    fn are_refused(&self, arrived: &[JobId], now: Millis) -> bool {
         let refused = |job: &JobId| {
             // A job that a user cancelled in the meantime is absent.
             self.queue.queued(*job).is_none_or(|waiting| {
@@ -128,7 +162,7 @@ impl ClusterState {
             true => LOOK_AT_MAX,
             false => LOOK_AT_WITHOUT_GPUS,
         };
-        let Candidates { listed, unlisted } = self.list_distinct(look_at, barred);
+        let Candidates { listed, unlisted } = self.list_distinct(look_at, places(view), barred);
         let forecast = ClusterForecast { unlisted, ..ClusterForecast::new(self, now) };
         let answers = self.planner.recorder.record_answers(forecast.knowledge(), view, now);
         let policy = self.planner.policy.as_ref();
@@ -158,27 +192,41 @@ impl ClusterState {
         self.list_waiting(most, barred).into_iter().map(|waiting| &waiting.job).collect()
     }
 
-    /// Returns the same jobs, but of equal ones in succession only the first [`STARTS_MAX`]. No more can start in
-    /// one round, and an earlier one would start instead of any of the others. So a round's time depends on how
-    /// many different jobs wait, and not on the length of an array.
+    /// Returns the same jobs, but of equal ones in succession only the first: an earlier one would start instead of any of
+    /// the others. So a round's time depends on how many different jobs wait, and not on the length of an array.
+    ///
+    /// At most `places` jobs can start on separate slices.
     pub(crate) fn list_distinct(
         &self,
         most: usize,
+        places: usize,
         barred: &BTreeMap<JobId, WaitReason>,
     ) -> Candidates<'_> {
         let mut candidates = Candidates::default();
-        let (mut before, mut equal): (Option<&WaitingJob>, usize) = (None, 0);
-        for waiting in self.list_waiting(most, barred) {
-            equal = match before.replace(waiting) {
-                Some(before) if waiting.equals(before) => equal + 1,
-                _ => 0,
-            };
-            match equal < STARTS_MAX {
-                true => candidates.listed.push(&waiting.job),
-                false => candidates.unlisted += 1,
+        if self.is_head_listed(most, barred) {
+            // The others of a run are counted, and not looked at.
+            for run in self.queue.runs(most) {
+                let listed = run.length.min(listed_max(run.first, run.length, places));
+                let first = self.queue.first_of(&run, listed);
+                candidates.listed.extend(first.map(|waiting| &waiting.job));
+                candidates.unlisted += run.length - listed;
             }
+            return candidates;
+        }
+        let waiting = self.list_waiting(most, barred);
+        for equal in waiting.chunk_by(|before, waiting| waiting.equals(before)) {
+            let listed = equal.len().min(listed_max(equal[0], equal.len(), places));
+            candidates.listed.extend(equal[..listed].iter().map(|waiting| &waiting.job));
+            candidates.unlisted += equal.len() - listed;
         }
         candidates
+    }
+
+    /// Returns whether a round considers simply the head of the queue.
+    fn is_head_listed(&self, most: usize, barred: &BTreeMap<JobId, WaitReason>) -> bool {
+        (!self.is_fair_share_on() || self.queue.waiting.len() <= most)
+            && barred.is_empty()
+            && !self.migrations.has_kept_placements()
     }
 
     fn list_waiting(&self, most: usize, barred: &BTreeMap<JobId, WaitReason>) -> Vec<&WaitingJob> {
@@ -229,6 +277,25 @@ impl ClusterState {
     }
 }
 
+/// Returns how many jobs can have separate slices: each takes at least one compute slice.
+fn places(view: &ClusterView) -> usize {
+    let slices = |gpu: &GpuView| {
+        let whole = gpu.mig.as_deref().and_then(MigView::largest);
+        whole.map_or(1, |whole| usize::from(whole.compute_slices))
+    };
+    view.gpus.iter().map(slices).sum()
+}
+
+/// Returns how many of equal jobs a round considers, where `places` can start.
+fn listed_max(first: &WaitingJob, equal: usize, places: usize) -> usize {
+    let shares = first.job.share.is_some() || first.job.auto.is_some();
+    match equal <= BATCH_MAX || shares || first.facts.deadline.is_some() {
+        // Several may start on one slice, and each may need its own reservation.
+        true => STARTS_MAX,
+        false => STARTS_MAX.min(places + WAITING_MIN),
+    }
+}
+
 /// The waiting jobs that a round considers.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates<'q> {
@@ -247,14 +314,15 @@ fn settle(
     decisions: &[Decision],
     now: Millis,
 ) {
-    let mut looked_at = queue.waiting.values().take(LOOK_AT_MAX);
+    // Equal jobs have equal requests, and members of gangs have no equals.
+    let mut looked_at = queue.runs(LOOK_AT_MAX).map(|run| run.first);
     let waits_for_place = |decision: &Decision| matches!(decision, Decision::Wait { reason, .. } if !matches!(reason, WaitReason::Quota | WaitReason::PowerCap));
     if !decisions.iter().all(waits_for_place) || looked_at.any(|waiting| waiting.job.gang.is_some())
     {
-        planner.settled.unsettle();
+        planner.settled.note_search(now);
         return;
     }
-    let looked_at = queue.waiting.values().take(LOOK_AT_MAX);
+    let looked_at = queue.runs(LOOK_AT_MAX).map(|run| run.first);
     // A job with known run times may leave a free slice that would be enough for another job.
     let unknown = looked_at.filter(|waiting| !predictions.knows_runs_of(&waiting.facts));
     let left = unknown.map(|waiting| (&waiting.job, &*waiting.facts));

@@ -154,6 +154,25 @@ impl Round {
         self.nodes.shape_changed || !self.overrides.changes.is_empty()
     }
 
+    /// Returns whether attempts started and ended, and nothing else happened.
+    pub(crate) fn only_moves_attempts(&self) -> bool {
+        let others = &self.jobs;
+        self.nodes.is_empty()
+            && self.plans.is_empty()
+            && self.overrides.is_empty()
+            && self.questions.is_empty()
+            && others.stopping.is_empty()
+            && others.reshared.is_empty()
+            && others.updated.is_empty()
+            && others.commands.is_empty()
+            && others.reservations.is_empty()
+            && others.migrations.is_empty()
+            && others.idle.is_empty()
+            && others.preemptions.is_empty()
+            && others.needs.is_empty()
+            && others.waits.is_empty()
+    }
+
     /// Returns whether there is nothing to commit. A record alone does not count: if nothing else
     /// is written, only time has passed.
     pub fn is_empty(&self) -> bool {

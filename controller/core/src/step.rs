@@ -7,7 +7,7 @@ use crate::attempt_changes::AttemptChanges;
 use crate::commands::operator::{LayoutCommand, OperatorOutcome, OperatorRefusal, RefusalKind};
 use crate::gate::give_up_never_satisfied;
 use crate::gpu_changes::GpuChanges;
-use crate::input::Input;
+use crate::input::{Input, InputReach};
 use crate::layouts::{LAYOUT_REQUESTS_MAX, find_same_plan};
 use crate::mig_mode::give_up_mig_modes;
 use crate::migration::PlacementLimits;
@@ -33,6 +33,7 @@ impl ClusterState {
         let mut round = Round::default();
         self.clock.round_at = now;
         let arrived: Vec<JobId> = inputs.iter().flat_map(Input::new_jobs).collect();
+        let reach = inputs.iter().map(Input::reach).max().unwrap_or(InputReach::Queue);
         for input in inputs {
             self.handle_input(input, now, &mut round);
         }
@@ -47,10 +48,7 @@ impl ClusterState {
         give_up_mig_modes(&self.inventory, &mut self.layouts, now, &mut round.answers);
         let (mut changes, limits) = self.placement_changes(&mut round);
         changes.place_kept_jobs(limits, now, new_id);
-        if !round.is_empty() {
-            self.planner.settled.unsettle();
-        }
-        let record = match self.is_settled(&arrived, now) {
+        let record = match self.is_settled(reach, &arrived, &round, now) {
             true => None,
             false => self.place_waiting_jobs(now, new_id, &mut round),
         };

@@ -2,16 +2,18 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use tessera_model::JobId;
 
 use super::{
     StoreError, admin_overrides, dependencies, gangs, idle_jobs, job_updates, layout_plans, leader,
     memory_growth, nodes, notifications, preemptions, rounds, snapshot, transitions, usage,
 };
-use tessera_control::Round;
+use crate::store::transitions::{AttemptEnd, Placements};
 use tessera_control::notifications::NotificationRules;
 use tessera_control::rows::findings::CommitFindings;
+use tessera_control::rows::transitions::StartedAttempt;
+use tessera_control::{JobWrites, Round};
 
 /// Commits a round, all of it or nothing.
 ///
@@ -34,12 +36,10 @@ pub async fn commit_round(
         Some(record) => Some(rounds::seal_record(record).await?),
         None => None,
     };
-    let action = "begin a round";
-    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
-    leader::guard_epoch(&mut transaction, epoch).await?;
+    let mut transaction = leader::begin_guarded(connection, epoch).await?;
     write_nodes(&mut transaction, round).await?;
     transitions::launch_attempts(&mut transaction, &round.jobs.ready).await?;
-    transitions::record_starts(&mut transaction, &round.jobs.started).await?;
+    let (starts, ends) = record_early_starts(&mut transaction, &round.jobs).await?;
     transitions::record_stops(&mut transaction, &round.jobs.stopping).await?;
     transitions::change_shares(&mut transaction, &round.jobs.reshared).await?;
     job_updates::update_jobs(&mut transaction, &round.jobs.updated).await?;
@@ -48,16 +48,21 @@ pub async fn commit_round(
     memory_growth::record_growths(&mut transaction, &round.jobs.growths).await?;
     idle_jobs::record_idle(&mut transaction, &round.jobs.idle).await?;
     memory_growth::record_needs(&mut transaction, &round.jobs.needs).await?;
-    transitions::record_ends(&mut transaction, &round.jobs.ended).await?;
+    transitions::record_starts_and_ends(&mut transaction, &starts, &ends).await?;
     preemptions::record_ends(&mut transaction, &round.jobs.preemptions).await?;
     usage::record_usage(&mut transaction, &round.jobs.usages).await?;
     let mut findings = run_commands(&mut transaction, round).await?;
-    transitions::reserve_slices(&mut transaction, &round.jobs.reservations, policy, epoch).await?;
+    let placements = Placements {
+        reservations: &round.jobs.reservations,
+        waits: &round.jobs.waits,
+        record: record.as_ref(),
+    };
+    findings.launch_specs =
+        transitions::record_placements(&mut transaction, placements, policy, epoch).await?;
     let gangs = round.jobs.reservations.iter().filter_map(|r| r.gang);
     let gangs: BTreeSet<JobId> =
         gangs.chain(round.jobs.ended.iter().filter_map(|e| e.gang)).collect();
     gangs::check_whole(&mut transaction, &gangs).await?;
-    transitions::record_waits(&mut transaction, &round.jobs.waits, policy, epoch).await?;
     for plan in &round.plans.begun {
         layout_plans::insert_plan(&mut transaction, plan).await?;
     }
@@ -65,17 +70,35 @@ pub async fn commit_round(
         admin_overrides::apply_change(&mut transaction, change).await?;
     }
     admin_overrides::record_events(&mut transaction, &round.overrides.events).await?;
-    if let Some(record) = &record {
-        rounds::insert_record(&mut transaction, record, epoch).await?;
-    }
-    let reserved: Vec<_> = round.jobs.reservations.iter().map(|r| r.job).collect();
-    findings.launch_specs = snapshot::read_launch_specs(&mut transaction, &reserved).await?;
     findings.dependencies =
         dependencies::answer_questions(&mut transaction, &round.questions).await?;
     findings.has_notifications =
         notifications::record_round(&mut transaction, round, &findings.moved, leaving).await?;
     transaction.commit().await.map_err(StoreError::while_trying_to("commit a round"))?;
     Ok(findings)
+}
+
+/// Returns the starts and ends that one statement records. Where starts have to be in the store before other changes of
+/// the round, or can't be recorded together with the ends, they are recorded here.
+async fn record_early_starts<'r>(
+    connection: &mut PgConnection,
+    jobs: &'r JobWrites,
+) -> Result<(Vec<&'r StartedAttempt>, Vec<AttemptEnd<'r>>), StoreError> {
+    let is_state_read = !(jobs.stopping.is_empty()
+        && jobs.reshared.is_empty()
+        && jobs.updated.is_empty()
+        && jobs.migrations.is_empty()
+        && jobs.preemptions.is_empty()
+        && jobs.growths.is_empty()
+        && jobs.idle.is_empty()
+        && jobs.needs.is_empty());
+    let paired = transitions::pair_starts_with_ends(&jobs.started, &jobs.ended);
+    if let Some(paired) = paired.filter(|_| !is_state_read) {
+        return Ok(paired);
+    }
+    let starts: Vec<_> = jobs.started.iter().collect();
+    transitions::record_starts_and_ends(connection, &starts, &[]).await?;
+    Ok((Vec::new(), jobs.ended.iter().map(|end| AttemptEnd { end, start: None }).collect()))
 }
 
 async fn write_nodes(connection: &mut PgConnection, round: &Round) -> Result<(), StoreError> {

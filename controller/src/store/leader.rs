@@ -5,7 +5,8 @@
 //! changes of the old leader find that it is deposed (rule F2). `FOR KEY SHARE` on the row would let the
 //! takeover pass, `FOR SHARE` would starve it.
 
-use sqlx::PgConnection;
+use sqlx::postgres::PgDatabaseError;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres, Transaction};
 use tessera_model::{ControllerId, Millis};
 
 use super::StoreError;
@@ -24,7 +25,7 @@ pub const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 /// How much earlier than the database a leader stops trusting itself.
 pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Begins a state change: takes the guard for the caller's transaction, and checks that `epoch` leads.
+/// Begins the transaction of a state change: takes the guard, and checks that `epoch` leads. It takes one round trip.
 ///
 /// The epoch is read by its own statement, after the wait for the lock: a statement sees
 /// the database as it was when it began.
@@ -32,13 +33,30 @@ pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// # Errors
 ///
 /// [`StoreError::Deposed`] if another controller leads, [`StoreError::Unavailable`]; [`StoreError::Corrupt`].
-pub async fn guard_epoch(connection: &mut PgConnection, epoch: u64) -> Result<(), StoreError> {
-    let newest = sqlx::query_scalar!(r#"SELECT guarded_epoch($1) AS "epoch!""#, GUARD)
-        .fetch_one(connection)
-        .await
-        .map_err(StoreError::while_trying_to("take the guard"))?;
-    let newest = ROW.number("epoch", newest)?;
-    if newest == epoch { Ok(()) } else { Err(StoreError::Deposed { ours: epoch, newest }) }
+pub async fn begin_guarded(
+    connection: &mut PgConnection,
+    epoch: u64,
+) -> Result<Transaction<'_, Postgres>, StoreError> {
+    // Statements that are sent together can't have parameters: both are numbers.
+    let statement = format!("BEGIN; SELECT check_epoch({GUARD}, {})", bigint(epoch));
+    connection.begin_with(AssertSqlSafe(statement)).await.map_err(|cause| {
+        match newest_epoch(&cause) {
+            Some(newest) => match ROW.number("epoch", newest) {
+                Ok(newest) => StoreError::Deposed { ours: epoch, newest },
+                Err(corrupt) => corrupt,
+            },
+            None => StoreError::Unavailable { action: "begin a state change", cause },
+        }
+    })
+}
+
+/// What `check_epoch` fails with if another epoch leads; the error's detail is that epoch.
+const OTHER_EPOCH_LEADS: &str = "TS001";
+
+/// Returns the epoch that leads, if a statement failed because another one does.
+fn newest_epoch(error: &sqlx::Error) -> Option<i64> {
+    let error = error.as_database_error()?.try_downcast_ref::<PgDatabaseError>()?;
+    (error.code() == OTHER_EPOCH_LEADS).then(|| error.detail()?.parse().ok()).flatten()
 }
 
 /// Reads which server and timeline this is, to find out whether the database was rolled back.
@@ -144,8 +162,7 @@ pub async fn elect_leader(
     claim: &Claim,
 ) -> Result<Election, StoreError> {
     let action = "elect a leader";
-    let mut transaction =
-        sqlx::Connection::begin(connection).await.map_err(StoreError::while_trying_to(action))?;
+    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
     sqlx::query!("SELECT pg_advisory_xact_lock($1)", GUARD)
         .execute(&mut *transaction)
         .await

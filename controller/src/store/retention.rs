@@ -1,7 +1,7 @@
 //! Removal of what ended long ago: jobs with everything that was recorded about them, and layout
 //! plans. In batches, each a transaction of the leader's.
 
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 
 use super::{StoreError, leader};
 
@@ -37,8 +37,7 @@ pub async fn remove_jobs(
     after: i64,
 ) -> Result<RemovedJobs, StoreError> {
     let action = "remove old jobs";
-    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
-    leader::guard_epoch(&mut transaction, epoch).await?;
+    let mut transaction = leader::begin_guarded(connection, epoch).await?;
     let rows = sqlx::query!(
         r#"
         SELECT s.first_job, s.tasks,
@@ -132,8 +131,7 @@ pub async fn remove_layout_plans(
     keep_secs: f64,
 ) -> Result<u64, StoreError> {
     let action = "remove old layout plans";
-    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
-    leader::guard_epoch(&mut transaction, epoch).await?;
+    let mut transaction = leader::begin_guarded(connection, epoch).await?;
     let removed = sqlx::query!(
         r#"
         DELETE FROM layout_plans

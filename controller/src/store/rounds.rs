@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use tessera_placement::record::RoundRecord;
 
 use super::columns::{RowRef, bigint};
@@ -23,10 +23,24 @@ const FOREVER_SECS: f64 = 3.2e10;
 
 /// A record as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SealedRecord {
+pub struct SealedRecord {
     number: i64,
     digest: [u8; 32],
     body: Vec<u8>,
+}
+
+impl SealedRecord {
+    pub(super) const fn number(&self) -> i64 {
+        self.number
+    }
+
+    pub(super) fn digest(&self) -> &[u8] {
+        &self.digest
+    }
+
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
+    }
 }
 
 /// Makes a record ready to be stored. A whole one takes some milliseconds and more on a large
@@ -66,33 +80,6 @@ pub(super) fn record_text(round: i64, body: &[u8]) -> Result<String, StoreError>
     Ok(text)
 }
 
-/// Adds a record to the leader's transaction.
-///
-/// # Errors
-///
-/// [`StoreError::Unavailable`].
-pub(super) async fn insert_record(
-    connection: &mut PgConnection,
-    sealed: &SealedRecord,
-    epoch: u64,
-) -> Result<(), StoreError> {
-    let SealedRecord { number, digest, body } = sealed;
-    sqlx::query!(
-        r#"
-        INSERT INTO placement_rounds (epoch, number, digest, bytes, body)
-        VALUES ($1, $2, $3, length($4::bytea), $4::bytea)
-        "#,
-        bigint(epoch),
-        number,
-        &digest[..],
-        body,
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to("record a round"))?;
-    Ok(())
-}
-
 /// Removes the oldest chain, if its last round is older than `keep_secs`, or if all rounds
 /// together take more than `bytes_max`; the chain that is being written stays. Returns how many
 /// rounds were removed.
@@ -107,8 +94,7 @@ pub async fn remove_oldest_chain(
     bytes_max: i64,
 ) -> Result<u64, StoreError> {
     let action = "remove old rounds of the placement";
-    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
-    leader::guard_epoch(&mut transaction, epoch).await?;
+    let mut transaction = leader::begin_guarded(connection, epoch).await?;
     let removed = sqlx::query!(
         r#"
         WITH second AS (

@@ -352,7 +352,8 @@ pub async fn read_launch_specs(
         return Ok(HashMap::new());
     }
     let numbers: Vec<_> = jobs.iter().copied().map(job_number).collect();
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        LaunchRow,
         r#"
         SELECT j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged, j.restart_reason, s.tasks,
                j.out_of_memory, j.memory_estimate, j.held_before_launch, j.launch_multiprocessors,
@@ -367,45 +368,73 @@ pub async fn read_launch_specs(
     .fetch_all(connection)
     .await
     .map_err(StoreError::while_trying_to("read what jobs run"))?;
-    let mut specifications = HashMap::with_capacity(rows.len());
-    for found in rows {
-        let row = RowRef::new("jobs", found.job);
-        let job = row.job("job", found.job)?;
-        let restart_reason = found.restart_reason.as_deref().map(str::parse).transpose();
-        let mut spec = found.spec.0;
-        let gang = spec.gang.map(|shape| member(row, job, found.submission, shape)).transpose()?;
+    rows.into_iter().map(LaunchRow::into_spec).collect()
+}
+
+/// What launches need of a job, as statements return it.
+#[derive(Debug)]
+pub(super) struct LaunchRow {
+    pub(super) job: i64,
+    pub(super) submission: i64,
+    pub(super) attempts: i32,
+    pub(super) sm_percent: Option<i16>,
+    pub(super) charged: i32,
+    pub(super) uncharged: i32,
+    pub(super) restart_reason: Option<String>,
+    pub(super) tasks: i32,
+    pub(super) out_of_memory: i32,
+    pub(super) memory_estimate: Option<i64>,
+    pub(super) held_before_launch: Option<i64>,
+    pub(super) launch_multiprocessors: Option<i32>,
+    pub(super) updates: Option<Json<JobUpdate>>,
+    pub(super) array_first: Option<i32>,
+    pub(super) traceparent: Option<String>,
+    pub(super) spec: Json<JobSpec>,
+    pub(super) done_ppm: i32,
+    pub(super) waited: i64,
+}
+
+impl LaunchRow {
+    /// Returns the job with its launch specification.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Corrupt`] if it can't be understood.
+    pub(super) fn into_spec(self) -> Result<(JobId, LaunchSpec), StoreError> {
+        let row = RowRef::new("jobs", self.job);
+        let job = row.job("job", self.job)?;
+        let restart_reason = self.restart_reason.as_deref().map(str::parse).transpose();
+        let mut spec = self.spec.0;
+        let gang = spec.gang.map(|shape| member(row, job, self.submission, shape)).transpose()?;
         let is_array = gang.is_none() || !spec.array.indexes.is_empty();
-        let first = found.array_first.filter(|_| is_array);
-        let place = |first| array_place(row, found.submission, first, found.tasks, &spec);
+        let first = self.array_first.filter(|_| is_array);
+        let place = |first| array_place(row, self.submission, first, self.tasks, &spec);
         let array = first.map(place).transpose()?;
-        spec.share = reshared(row, spec.share, found.sm_percent)?;
-        let update = found.updates.map(|update| update.0).unwrap_or_default();
+        spec.share = reshared(row, spec.share, self.sm_percent)?;
+        let update = self.updates.map(|update| update.0).unwrap_or_default();
         update.apply_to(&mut spec);
-        specifications.insert(
-            job,
-            LaunchSpec {
-                spec: Arc::new(spec),
-                array,
-                gang,
-                traceparent: found.traceparent,
-                charged: row.number("charged", found.charged)?,
-                uncharged: row.number("uncharged", found.uncharged)?,
-                attempts: row.number("attempts", found.attempts)?,
-                relimited: update.limit.is_some(),
-                restart_reason: restart_reason.map_err(row.corrupt::<BadId>("restart_reason"))?,
-                waited: elapsed(found.waited),
-                done: row.number("done_ppm", found.done_ppm)?,
-                own: OwnMemory {
-                    events: row.number("out_of_memory", found.out_of_memory)?,
-                    at_least: row.optional_bytes("memory_estimate", found.memory_estimate)?,
-                    held: row.optional_bytes("held_before_launch", found.held_before_launch)?,
-                    multiprocessors: row
-                        .optional_number("launch_multiprocessors", found.launch_multiprocessors)?,
-                },
+        let launch_spec = LaunchSpec {
+            spec: Arc::new(spec),
+            array,
+            gang,
+            traceparent: self.traceparent,
+            charged: row.number("charged", self.charged)?,
+            uncharged: row.number("uncharged", self.uncharged)?,
+            attempts: row.number("attempts", self.attempts)?,
+            relimited: update.limit.is_some(),
+            restart_reason: restart_reason.map_err(row.corrupt::<BadId>("restart_reason"))?,
+            waited: elapsed(self.waited),
+            done: row.number("done_ppm", self.done_ppm)?,
+            own: OwnMemory {
+                events: row.number("out_of_memory", self.out_of_memory)?,
+                at_least: row.optional_bytes("memory_estimate", self.memory_estimate)?,
+                held: row.optional_bytes("held_before_launch", self.held_before_launch)?,
+                multiprocessors: row
+                    .optional_number("launch_multiprocessors", self.launch_multiprocessors)?,
             },
-        );
+        };
+        Ok((job, launch_spec))
     }
-    Ok(specifications)
 }
 
 /// Reads a task's place in its array: its tasks have consecutive numbers, and so have the members of a task.

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use serde::Serialize;
 use sqlx::{Connection as _, PgConnection};
 use tessera_control::notifications::{ChangedJob, JobFacts, NotificationRules};
 use tessera_model::life::JobState;
@@ -335,29 +334,30 @@ async fn insert_rows(
         Fate::Replay(_) | Fate::SameAs(_) | Fate::KeyReused => None,
     });
     let entries = audit::submit_entries(inserted.clone());
-    let rows: Vec<_> =
-        inserted.map(|(submission, first)| SubmissionRecord::of(submission, first)).collect();
+    let columns = SubmissionColumns::of(inserted);
+    // By column: as JSON, PostgreSQL would read each specification three times.
     let inserted = sqlx::query!(
         r#"
         WITH u AS (
             SELECT *
-              FROM json_to_recordset($1::text::json)
-                AS u (first_job bigint, tasks integer, array_first integer, job_name text,
-                      user_name text, spec json, traceparent text, idempotency_key text,
-                      body_hash bytea, state text, facts jsonb, principal text, origin text,
-                      depends_on bigint[], partition text, mails boolean)
+              FROM UNNEST($1::bigint[], $2::integer[], $3::integer[], $4::text[], $5::text[], $6::text[],
+                          $7::text[], $8::text[], $9::bytea[], $10::text[], $11::text[], $12::text[],
+                          $13::text[], $14::text[], $15::text[], $16::boolean[])
+                AS u (first_job, tasks, array_first, job_name, user_name, spec,
+                      traceparent, idempotency_key, body_hash, state, facts, principal,
+                      origin, depends_on, partition, mails)
         ), a AS (
             INSERT INTO audit_log (principal, role, origin, action, object, status)
             SELECT e.principal, e.role, e.origin, 'POST /v1/jobs', e.object, 201
-              FROM json_to_recordset($2::text::json)
+              FROM json_to_recordset($17::text::json)
                 AS e (principal text, role text, origin text, object text)
         ), s AS (
             INSERT INTO submissions (first_job, tasks, array_first, job_name, user_name, spec,
                                      traceparent, idempotency_key, body_hash, facts,
                                      principal, origin, depends_on, partition, mails)
-            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec,
-                   u.traceparent, u.idempotency_key, u.body_hash, u.facts, u.principal, u.origin,
-                   u.depends_on, u.partition, u.mails
+            SELECT u.first_job, u.tasks, u.array_first, u.job_name, u.user_name, u.spec::json,
+                   u.traceparent, u.idempotency_key, u.body_hash, u.facts::jsonb, u.principal,
+                   u.origin, u.depends_on::bigint[], u.partition, u.mails
               FROM u
         )
         INSERT INTO jobs (job, submission, state)
@@ -365,7 +365,22 @@ async fn insert_rows(
           FROM u
          CROSS JOIN LATERAL generate_series(0, u.tasks - 1) AS t (i)
         "#,
-        json_text(&rows),
+        &columns.first_job,
+        &columns.tasks,
+        &columns.array_first as &[Option<i32>],
+        &columns.job_name as &[&str],
+        &columns.user_name as &[&str],
+        &columns.spec,
+        &columns.traceparent as &[Option<&str>],
+        &columns.idempotency_key as &[Option<&str>],
+        &columns.body_hash as &[Option<&[u8]>],
+        &columns.state as &[&str],
+        &columns.facts,
+        &columns.principal as &[Option<&str>],
+        &columns.origin as &[&str],
+        &columns.depends_on as &[Option<String>],
+        &columns.partition as &[Option<&str>],
+        &columns.mails as &[Option<bool>],
         json_text(&entries),
     )
     .execute(connection)
@@ -374,7 +389,7 @@ async fn insert_rows(
         // Two controllers, or two writers of one, met with one key: the loser looks again.
         sqlx::Error::Database(database) if database.is_unique_violation() => StoreError::Conflict {
             action: "accept jobs under new keys",
-            expected: rows.len(),
+            expected: columns.first_job.len(),
             changed: 0,
         },
         _ => StoreError::Unavailable { action: "insert jobs", cause },
@@ -386,62 +401,66 @@ async fn insert_rows(
     )
 }
 
-/// A submission, as the statement that inserts it and its jobs reads it.
-#[derive(Debug, Serialize)]
-struct SubmissionRecord<'a> {
-    first_job: i64,
-    tasks: i32,
-    array_first: Option<i32>,
-    job_name: &'a str,
-    user_name: &'a str,
-    spec: &'a JobSpec,
-    traceparent: Option<&'a str>,
-    idempotency_key: Option<&'a str>,
-    body_hash: Option<String>,
-    state: &'static str,
-    facts: TaskFacts,
+/// Submissions, as the statement that inserts them and their jobs reads them.
+#[derive(Debug, Default)]
+struct SubmissionColumns<'a> {
+    first_job: Vec<i64>,
+    tasks: Vec<i32>,
+    array_first: Vec<Option<i32>>,
+    job_name: Vec<&'a str>,
+    user_name: Vec<&'a str>,
+    /// As JSON.
+    spec: Vec<String>,
+    traceparent: Vec<Option<&'a str>>,
+    idempotency_key: Vec<Option<&'a str>>,
+    body_hash: Vec<Option<&'a [u8]>>,
+    state: Vec<&'static str>,
+    /// As JSON.
+    facts: Vec<String>,
     /// Absent where it is the user.
-    principal: Option<&'a str>,
-    origin: &'a str,
-    depends_on: Option<Vec<i64>>,
-    partition: Option<&'a str>,
+    principal: Vec<Option<&'a str>>,
+    origin: Vec<&'a str>,
+    /// As PostgreSQL writes arrays: the elements of an array of arrays must have one length.
+    depends_on: Vec<Option<String>>,
+    partition: Vec<Option<&'a str>>,
     /// Absent where no mail is requested.
-    mails: Option<bool>,
+    mails: Vec<Option<bool>>,
 }
 
-impl<'a> SubmissionRecord<'a> {
-    fn of(submission: &'a NewSubmission, first: JobId) -> Self {
+impl<'a> SubmissionColumns<'a> {
+    fn of(submissions: impl Iterator<Item = (&'a NewSubmission, JobId)>) -> Self {
+        let mut columns = Self::default();
+        for (submission, first) in submissions {
+            columns.add(submission, first);
+        }
+        columns
+    }
+
+    fn add(&mut self, submission: &'a NewSubmission, first: JobId) {
         let spec = &*submission.spec;
         let idempotency = submission.idempotency.as_ref();
-        Self {
-            first_job: job_number(first),
-            tasks: integer(submission.tasks),
-            array_first: submission.array_first.map(integer),
-            job_name: &spec.name,
-            user_name: &spec.user,
-            spec,
-            traceparent: submission.traceparent.as_deref(),
-            idempotency_key: idempotency.map(|known| known.key.as_str()),
-            body_hash: idempotency.map(|known| bytea_text(&known.body_hash)),
-            state: first_state(submission).word(),
-            facts: TaskFacts::of(spec),
-            principal: Some(&*submission.principal).filter(|name| *name != spec.user),
-            origin: &submission.origin,
-            partition: spec.partition.as_deref(),
-            mails: spec.mail.as_ref().map(|_| true),
-            depends_on: spec.dependency.as_ref().map(|on| on.jobs().map(job_number).collect()),
-        }
+        let principal = Some(&*submission.principal).filter(|name| *name != spec.user);
+        let depends_on = spec.dependency.as_ref().map(|on| {
+            let jobs: Vec<String> = on.jobs().map(|job| job_number(job).to_string()).collect();
+            format!("{{{}}}", jobs.join(","))
+        });
+        self.first_job.push(job_number(first));
+        self.tasks.push(integer(submission.tasks));
+        self.array_first.push(submission.array_first.map(integer));
+        self.job_name.push(&spec.name);
+        self.user_name.push(&spec.user);
+        self.spec.push(json_text(spec));
+        self.traceparent.push(submission.traceparent.as_deref());
+        self.idempotency_key.push(idempotency.map(|known| known.key.as_str()));
+        self.body_hash.push(idempotency.map(|known| &known.body_hash[..]));
+        self.state.push(first_state(submission).word());
+        self.facts.push(json_text(&TaskFacts::of(spec)));
+        self.principal.push(principal);
+        self.origin.push(&submission.origin);
+        self.depends_on.push(depends_on);
+        self.partition.push(spec.partition.as_deref());
+        self.mails.push(spec.mail.as_ref().map(|_| true));
     }
-}
-
-/// Returns bytes as PostgreSQL reads them from text.
-fn bytea_text(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-
-    bytes.iter().fold("\\x".to_owned(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Returns a count as an index; targets with less than 32 bits are not supported.

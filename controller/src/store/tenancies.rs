@@ -126,9 +126,9 @@ impl<'a> TenancyRecord<'a> {
 /// [`StoreError::Unavailable`], also if more would be given back than was taken.
 pub(super) async fn leave_tenancies(
     connection: &mut PgConnection,
-    batch: &[EndedAttempt],
+    batch: impl Iterator<Item = &EndedAttempt>,
 ) -> Result<(), StoreError> {
-    let attempts: Vec<_> = batch.iter().filter(|e| e.shared).map(|e| e.attempt.as_uuid()).collect();
+    let attempts: Vec<_> = batch.filter(|e| e.shared).map(|e| e.attempt.as_uuid()).collect();
     if attempts.is_empty() {
         return Ok(());
     }

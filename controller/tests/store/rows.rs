@@ -2,11 +2,14 @@
 //! reservation.
 
 use crate::seed::{GPU, NODE, Seed};
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use sqlx::migrate::Migrate as _;
 use sqlx::{Connection as _, PgConnection};
 use tessera_control::rows::transitions::Reservation;
 use tessera_controller::store::predictions::{ModelSubject, count_samples, read_outcomes};
+use tessera_controller::store::transitions::Placements;
 use tessera_controller::store::{
     StoreError, admin_overrides, colocations, connect, predictions, snapshot, transitions,
 };
@@ -254,9 +257,15 @@ async fn every_column_of_a_reservation_is_written() {
     seed.submission(2, 1, None, "ada").await;
     let mut connection = PgConnection::connect_with(&options).await.unwrap();
 
-    transitions::reserve_slices(&mut connection, &[alone(1), shared(2)], "tessera", 9)
-        .await
-        .unwrap();
+    let reservations = [alone(1), shared(2)];
+    let placements = Placements { reservations: &reservations, waits: &[], record: None };
+    let placed = transitions::record_placements(&mut connection, placements, "tessera", 9).await;
+    let launched = placed.unwrap();
+    assert_eq!(
+        launched.keys().copied().collect::<BTreeSet<_>>(),
+        [1, 2].map(JobId::from_number).into()
+    );
+    assert_eq!(launched[&JobId::from_number(1)].attempts, 1);
 
     let attempts = row(
         &mut connection,

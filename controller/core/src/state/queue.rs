@@ -7,6 +7,7 @@ use crate::predictions::TaskFacts;
 use crate::rows::submitted::OwnMemory;
 use crate::rows::transitions::WaitReasonRow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 use tessera_model::number::clamped;
 use tessera_model::sizing::SizeSource;
@@ -20,6 +21,8 @@ use uuid::Uuid;
 pub(crate) struct JobQueue {
     /// The jobs in the order of service.
     pub(crate) waiting: BTreeMap<QueueKey, WaitingJob>,
+    /// The first job of each run of equal jobs: the others differ from it by their numbers only.
+    pub(crate) run_heads: BTreeSet<QueueKey>,
     pub(crate) ranks: HashMap<JobId, QueueRank>,
     /// The jobs by user: a round considers a limited number of each user's jobs.
     pub(crate) user_lines: BTreeMap<Arc<str>, BTreeSet<QueueKey>>,
@@ -83,6 +86,14 @@ impl WaitingJob {
     }
 }
 
+/// Equal jobs in succession.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EqualRun<'q> {
+    pub(crate) first: &'q WaitingJob,
+    pub(crate) length: usize,
+    run: (Bound<QueueKey>, Bound<QueueKey>),
+}
+
 /// Maximum number of jobs ahead in the queue that are placed first when a start is predicted.
 pub(crate) const AHEAD_MAX: usize = 256;
 
@@ -131,11 +142,65 @@ impl JobQueue {
             self.dependencies.add(waiting.job.id, waiting.place_in_array(), dependency);
         }
         self.waiting.insert(key, waiting);
+        self.mark_head(key);
+        self.mark_head_after(key);
+    }
+
+    /// Returns the first `most` jobs as runs of equal ones.
+    pub(crate) fn runs(&self, most: usize) -> impl Iterator<Item = EqualRun<'_>> {
+        let mut left = most;
+        let mut heads = self.run_heads.iter().peekable();
+        std::iter::from_fn(move || {
+            let head = heads.next().filter(|_| left > 0)?;
+            let end = heads.peek().map_or(Bound::Unbounded, |next| Bound::Excluded(**next));
+            let run = (Bound::Included(*head), end);
+            let length = self.waiting.range(run).take(left).count();
+            left -= length;
+            Some(EqualRun { first: self.waiting.get(head)?, run, length })
+        })
+    }
+
+    /// Returns the first jobs of a run.
+    pub(crate) fn first_of<'c>(
+        &'c self,
+        run: &EqualRun<'c>,
+        most: usize,
+    ) -> impl Iterator<Item = &'c WaitingJob> {
+        self.waiting.range(run.run).take(most.min(run.length)).map(|(_, waiting)| waiting)
+    }
+
+    /// Finds the runs of equal jobs again, after requests of waiting jobs changed.
+    pub(crate) fn find_runs(&mut self) {
+        let mut before: Option<&WaitingJob> = None;
+        let waiting = self.waiting.iter();
+        let heads = waiting.filter(|(_, waiting)| {
+            let before = before.replace(waiting);
+            before.is_none_or(|before| !waiting.equals(before))
+        });
+        self.run_heads = heads.map(|(key, _)| *key).collect();
+    }
+
+    /// Records whether a job is the first of a run.
+    fn mark_head(&mut self, key: QueueKey) {
+        let Some(waiting) = self.waiting.get(&key) else { return };
+        let before = self.waiting.range(..key).next_back();
+        match before.is_none_or(|(_, before)| !waiting.equals(before)) {
+            true => self.run_heads.insert(key),
+            false => self.run_heads.remove(&key),
+        };
+    }
+
+    fn mark_head_after(&mut self, key: QueueKey) {
+        let after = self.waiting.range((Bound::Excluded(key), Bound::Unbounded)).next();
+        if let Some((next, _)) = after {
+            self.mark_head(*next);
+        }
     }
 
     /// Removes every job, since the state is read again from the store.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
+        self.run_heads.clear();
         self.ranks.clear();
         self.user_lines.clear();
         self.gated.clear();
@@ -206,6 +271,8 @@ impl JobQueue {
     pub(crate) fn dequeue(&mut self, job: JobId) -> Option<WaitingJob> {
         let rank = self.ranks.remove(&job)?;
         let waiting = self.waiting.remove(&(rank, job))?;
+        self.run_heads.remove(&(rank, job));
+        self.mark_head_after((rank, job));
         self.gated.remove(&(rank, job));
         self.dependencies.remove(job);
         let user = &waiting.job.user;

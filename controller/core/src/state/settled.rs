@@ -1,5 +1,6 @@
 //! The requests that the last run of the policy could not place: an equal request needs no search
-//! as long as nothing has changed since.
+//! as long as nothing has changed since. If only attempts started and ended since, free capacity decides whether a
+//! search is needed ([`crate::free_capacity`]).
 
 use crate::predictions::TaskFacts;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ const REFUSED_MAX: usize = 64;
 /// The requests for which nothing could start, since the policy last ran.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettledQueue {
+    /// When the policy last ran, if only attempts started and ended since.
+    searched: Option<Millis>,
+    /// The same, if nothing changed since.
     at: Option<Millis>,
     refused: Vec<RefusedRequest>,
 }
@@ -35,7 +39,19 @@ struct RefusedRequest {
 
 impl SettledQueue {
     /// Forgets everything: something changed.
-    pub(crate) fn unsettle(&mut self) {
+    pub(crate) const fn unsettle(&mut self) {
+        self.searched = None;
+        self.at = None;
+    }
+
+    /// Forgets what was refused: attempts started or ended.
+    pub(crate) const fn forget_refusals(&mut self) {
+        self.at = None;
+    }
+
+    /// Remembers that the policy ran, and nothing of its result.
+    pub(crate) const fn note_search(&mut self, now: Millis) {
+        self.searched = Some(now);
         self.at = None;
     }
 
@@ -45,6 +61,7 @@ impl SettledQueue {
         now: Millis,
         left: impl Iterator<Item = (&'q QueuedJob, &'q TaskFacts)>,
     ) {
+        self.searched = Some(now);
         self.at = Some(now);
         self.refused.clear();
         for (job, facts) in left {
@@ -68,8 +85,17 @@ impl SettledQueue {
 
     /// Returns whether the policy ran so recently that time alone changes nothing.
     pub(crate) fn lasts(&self, now: Millis) -> bool {
-        self.at.is_some_and(|at| now < at.plus(SETTLED_FOR))
+        is_recent(self.at, now)
     }
+
+    /// Returns whether it ran so recently, and only attempts started and ended since.
+    pub(crate) fn is_searched(&self, now: Millis) -> bool {
+        is_recent(self.searched, now)
+    }
+}
+
+fn is_recent(at: Option<Millis>, now: Millis) -> bool {
+    at.is_some_and(|at| now < at.plus(SETTLED_FOR))
 }
 
 impl RefusedRequest {
@@ -173,7 +199,10 @@ mod tests {
         let again = job(2, gib(4));
 
         assert!(!queue.refuses(SETTLED_FOR, &again, &TaskFacts::default()));
-        queue.unsettle();
+        queue.forget_refusals();
         assert!(!queue.refuses(Millis::ZERO, &again, &TaskFacts::default()));
+        assert!(queue.is_searched(Millis::ZERO) && !queue.is_searched(SETTLED_FOR));
+        queue.unsettle();
+        assert!(!queue.is_searched(Millis::ZERO));
     }
 }

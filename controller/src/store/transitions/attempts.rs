@@ -1,8 +1,11 @@
 //! Attempts start, get requests to migrate, stop and end.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use sqlx::PgConnection;
-use tessera_model::Millis;
+use tessera_model::life::JobState;
+use tessera_model::{AttemptId, Millis};
 use tessera_placement::{Explanation, JobPlacement};
 use uuid::Uuid;
 
@@ -49,50 +52,6 @@ pub async fn launch_attempts(
     change_rows(action, batch.len(), statement.execute(connection)).await
 }
 
-/// Moves jobs whose programs run from starting to running.
-///
-/// # Errors
-///
-/// [`StoreError::Conflict`], [`StoreError::Unavailable`].
-pub async fn record_starts(
-    connection: &mut PgConnection,
-    batch: &[StartedAttempt],
-) -> Result<(), StoreError> {
-    if batch.is_empty() {
-        return Ok(());
-    }
-    let action = "record starts";
-    let (jobs, attempts) = attempt_keys(batch.iter().map(|s| (s.job, s.attempt)));
-    let starts: Vec<_> = batch.iter().map(|s| moment_ms(s.started_unix)).collect();
-    let migrations: Vec<_> = batch.iter().map(|s| s.moved.map(|took| bigint(took.get()))).collect();
-    let statement = sqlx::query!(
-        r#"
-        WITH u AS (
-            SELECT * FROM UNNEST($1::bigint[], $2::uuid[], $3::bigint[], $4::bigint[])
-                AS u (job, attempt, started_ms, migration_ms)
-        ), p AS (
-            UPDATE predictions SET migration_ms = u.migration_ms
-              FROM u
-             WHERE predictions.attempt = u.attempt AND u.migration_ms IS NOT NULL
-        ), a AS (
-            UPDATE attempts
-               SET state = 'running',
-                   started_at = timestamptz 'epoch' + u.started_ms * interval '1 millisecond'
-              FROM u
-             WHERE attempts.attempt = u.attempt AND attempts.state = 'starting'
-        )
-        UPDATE jobs SET state = 'running'
-          FROM u
-         WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = 'starting'
-        "#,
-        &jobs,
-        &attempts,
-        &starts as &[Option<i64>],
-        &migrations as &[Option<i64>],
-    );
-    change_rows(action, batch.len(), statement.execute(connection)).await
-}
-
 /// Moves jobs with live attempts to stopping; those that are stopping already stay so.
 ///
 /// # Errors
@@ -129,21 +88,53 @@ pub async fn record_stops(
     change_rows(action, batch.len(), statement.execute(connection)).await
 }
 
-/// Ends attempts: frees the memory slices that they hold, and moves their jobs on. A job is
-/// moved only by its current attempt (rule F10).
+/// An end of an attempt, with its start if the same round recorded it.
+#[derive(Clone, Copy, Debug)]
+pub struct AttemptEnd<'r> {
+    /// The outcome with the job's new state.
+    pub end: &'r EndedAttempt,
+    /// The start, unless it is recorded before.
+    pub start: Option<&'r StartedAttempt>,
+}
+
+/// Pairs ends with the starts of the same attempts, so that one statement records both. The first part of the result has
+/// the starts of attempts that don't end.
+///
+/// `None` if that is not possible: a statement changes a row only once, and some starts change more than their ends.
+pub fn pair_starts_with_ends<'r>(
+    starts: &'r [StartedAttempt],
+    ends: &'r [EndedAttempt],
+) -> Option<(Vec<&'r StartedAttempt>, Vec<AttemptEnd<'r>>)> {
+    let mut left: BTreeMap<AttemptId, &StartedAttempt> =
+        starts.iter().map(|start| (start.attempt, start)).collect();
+    let pair = |end: &'r EndedAttempt| {
+        let start = left.remove(&end.attempt);
+        let fits = |start: &StartedAttempt| start.moved.is_none() && end.from == JobState::Running;
+        start.is_none_or(fits).then_some(AttemptEnd { end, start })
+    };
+    let ends: Option<Vec<_>> = ends.iter().map(pair).collect();
+    Some((left.into_values().collect(), ends?))
+}
+
+/// Moves jobs whose programs run from starting to running, and ends attempts: frees the memory slices that they
+/// hold, and moves their jobs on. A job is moved only by its current attempt (rule F10). No attempt may be in both lists.
 ///
 /// # Errors
 ///
 /// [`StoreError::Conflict`], [`StoreError::Unavailable`].
-pub async fn record_ends(
+pub async fn record_starts_and_ends(
     connection: &mut PgConnection,
-    batch: &[EndedAttempt],
+    starts: &[&StartedAttempt],
+    ends: &[AttemptEnd<'_>],
 ) -> Result<(), StoreError> {
-    if batch.is_empty() {
+    if starts.is_empty() && ends.is_empty() {
         return Ok(());
     }
-    let action = "record ends";
-    let rows: Vec<_> = batch.iter().map(EndRecord::of).collect();
+    let action = "record starts and ends";
+    let (jobs, attempts) = attempt_keys(starts.iter().map(|s| (s.job, s.attempt)));
+    let times: Vec<_> = starts.iter().map(|s| moment_ms(s.started_unix)).collect();
+    let moves: Vec<_> = starts.iter().map(|s| s.moved.map(|took| bigint(took.get()))).collect();
+    let rows: Vec<_> = ends.iter().map(EndRecord::of).collect();
     let changed = sqlx::query!(
         r#"
         WITH u AS (
@@ -196,18 +187,42 @@ pub async fn record_ends(
               FROM u
              WHERE jobs.job = u.job AND jobs.attempt = u.attempt AND jobs.state = u.from_state
             RETURNING jobs.job
+        ), v AS (
+            SELECT * FROM UNNEST($3::bigint[], $4::uuid[], $5::bigint[], $6::bigint[])
+                AS v (job, attempt, started_ms, migration_ms)
+        ), vp AS (
+            UPDATE predictions SET migration_ms = v.migration_ms
+              FROM v
+             WHERE predictions.attempt = v.attempt AND v.migration_ms IS NOT NULL
+        ), va AS (
+            UPDATE attempts
+               SET state = 'running',
+                   started_at = timestamptz 'epoch' + v.started_ms * interval '1 millisecond'
+              FROM v
+             WHERE attempts.attempt = v.attempt AND attempts.state = 'starting'
+        ), vj AS (
+            UPDATE jobs SET state = 'running'
+              FROM v
+             WHERE jobs.job = v.job AND jobs.attempt = v.attempt AND jobs.state = 'starting'
+            RETURNING jobs.job
         )
-        SELECT (SELECT COUNT(*) FROM a) AS "attempts!", (SELECT COUNT(*) FROM j) AS "jobs!"
+        SELECT (SELECT COUNT(*) FROM a) AS "attempts!", (SELECT COUNT(*) FROM j) AS "jobs!",
+               (SELECT COUNT(*) FROM vj) AS "started!"
         "#,
         json_text(&rows),
         batch_size(&rows),
+        &jobs,
+        &attempts,
+        &times as &[Option<i64>],
+        &moves as &[Option<i64>],
     )
     .fetch_one(&mut *connection)
     .await
     .map_err(StoreError::while_trying_to(action))?;
-    StoreError::check_changed(action, batch.len(), row_count(changed.jobs))?;
-    StoreError::check_changed(action, batch.len(), row_count(changed.attempts))?;
-    tenancies::leave_tenancies(connection, batch).await
+    StoreError::check_changed(action, starts.len(), row_count(changed.started))?;
+    StoreError::check_changed(action, ends.len(), row_count(changed.jobs))?;
+    StoreError::check_changed(action, ends.len(), row_count(changed.attempts))?;
+    tenancies::leave_tenancies(connection, ends.iter().map(|ended| ended.end)).await
 }
 
 /// The end of an attempt, as the statement reads it.
@@ -238,21 +253,24 @@ struct EndRecord<'a> {
 }
 
 impl<'a> EndRecord<'a> {
-    fn of(ended: &'a EndedAttempt) -> Self {
+    fn of(AttemptEnd { end: ended, start }: &AttemptEnd<'a>) -> Self {
         let record = &ended.record;
+        // A job whose start is recorded with its end is still starting in the store.
+        let from = if start.is_some() { JobState::Starting } else { ended.from };
+        let start = start.and_then(|start| moment_ms(start.started_unix));
         let ran = record.started_unix != Millis::ZERO;
         let at_least = ended.out_of_memory.and_then(|event| event.at_least);
         let millis = |time: Option<Millis>| time.map(|time| bigint(time.get()));
         Self {
             job: job_number(ended.job),
             attempt: ended.attempt.as_uuid(),
-            from_state: ended.from.word(),
+            from_state: from.word(),
             to_state: ended.to.word(),
             charged: ended.charged.into(),
             uncharged: ended.uncharged.into(),
             restart_reason: (!ended.to.is_final()).then(|| ended.reason.word()),
             outcome: record.outcome.word(),
-            started_ms: moment_ms(record.started_unix),
+            started_ms: start.or_else(|| moment_ms(record.started_unix)),
             ended_ms: moment_ms(record.ended_unix),
             exit_code: record.exit.map(|exit| exit.to_string()),
             detail: Some(record.detail.as_str()).filter(|detail| !detail.is_empty()),

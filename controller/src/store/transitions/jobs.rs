@@ -1,4 +1,4 @@
-//! Changes of waiting jobs: why they wait, their shares, and their users' commands.
+//! Changes of waiting jobs: their shares, and their users' commands.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,66 +11,10 @@ use tessera_model::ids::BadId;
 use tessera_model::life::JobState;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::{DependencyUpdate, JobUpdate};
-use tessera_placement::Explanation;
-use uuid::Uuid;
 
-use crate::store::columns::{RowRef, attempt_keys, batch_size, bigint, job_number, json_text};
+use crate::store::columns::{RowRef, attempt_keys, batch_size, job_number, json_text};
 use crate::store::{StoreError, change_rows};
-use tessera_control::rows::transitions::{
-    ResharedJob, WaitReasonRow, WaitingJobChange, WaitingJobCommand,
-};
-
-/// Records why jobs wait.
-///
-/// # Errors
-///
-/// [`StoreError::Unavailable`].
-pub async fn record_waits(
-    connection: &mut PgConnection,
-    batch: &[WaitReasonRow],
-    policy: &str,
-    epoch: u64,
-) -> Result<(), StoreError> {
-    if batch.is_empty() {
-        return Ok(());
-    }
-    let rows: Vec<_> = batch.iter().map(WaitRecord::of).collect();
-    sqlx::query!(
-        r#"
-        INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, explanation)
-        SELECT u.decision, u.job, 'wait', u.reason, $2, $3, u.explanation
-          FROM json_to_recordset($1::text::json)
-            AS u (decision uuid, job bigint, reason text, explanation jsonb)
-        "#,
-        json_text(&rows),
-        policy,
-        bigint(epoch),
-    )
-    .execute(connection)
-    .await
-    .map_err(StoreError::while_trying_to("record why jobs wait"))
-    .map(drop)
-}
-
-/// A decision that a job waits, as the statement reads it.
-#[derive(Debug, Serialize)]
-struct WaitRecord<'a> {
-    decision: Uuid,
-    job: i64,
-    reason: &'static str,
-    explanation: &'a Explanation,
-}
-
-impl<'a> WaitRecord<'a> {
-    fn of(wait: &'a WaitReasonRow) -> Self {
-        Self {
-            decision: wait.decision.as_uuid(),
-            job: job_number(wait.job),
-            reason: wait.reason,
-            explanation: &wait.why,
-        }
-    }
-}
+use tessera_control::rows::transitions::{ResharedJob, WaitingJobChange, WaitingJobCommand};
 
 /// Records what share of its slice each job's next attempt gets.
 ///

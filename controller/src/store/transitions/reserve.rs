@@ -1,38 +1,67 @@
-//! Placements of queued jobs: new attempts with the memory slices that they hold.
+//! What a run of the policy decided: placements of queued jobs, why others wait, and the record of its inputs.
+
+use std::collections::HashMap;
 
 use serde::Serialize;
 use sqlx::PgConnection;
+use sqlx::types::Json;
+use tessera_control::rows::snapshot::LaunchSpec;
+use tessera_control::rows::transitions::{Reservation, WaitReasonRow};
+use tessera_model::JobId;
 use tessera_model::life::JobState;
+use tessera_model::spec::{JobSpec, JobUpdate};
 use tessera_placement::{Explanation, JobPlacement};
 use uuid::Uuid;
 
 use crate::store::columns::{batch_size, bigint, integer, job_number, json_text};
 use crate::store::predictions::PredictionRecord;
-use crate::store::{StoreError, change_rows, colocations, tenancies};
-use tessera_control::rows::transitions::Reservation;
+use crate::store::rounds::SealedRecord;
+use crate::store::snapshot::LaunchRow;
+use crate::store::{StoreError, colocations, tenancies};
 
-/// Places queued jobs: writes their new attempts, the memory slices that they hold, their
-/// predictions and the decisions.
+/// The decisions of one run of the policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Placements<'r> {
+    /// The queued jobs that are placed.
+    pub reservations: &'r [Reservation],
+    /// The waiting jobs with new reasons.
+    pub waits: &'r [WaitReasonRow],
+    /// The record of the run's inputs and decisions.
+    pub record: Option<&'r SealedRecord>,
+}
+
+impl Placements<'_> {
+    const fn is_empty(&self) -> bool {
+        self.reservations.is_empty() && self.waits.is_empty() && self.record.is_none()
+    }
+}
+
+/// Writes the decisions of one run of the policy: new attempts, the memory slices that they hold, their
+/// predictions, the reasons why other jobs wait, and the run's record. Returns what the placed jobs run.
 ///
 /// # Errors
 ///
 /// [`StoreError::Conflict`] if a job is no longer queued, [`StoreError::Unavailable`] also if a
-/// constraint found the slice taken.
-pub async fn reserve_slices(
+/// constraint found the slice taken; [`StoreError::Corrupt`] if a specification can't be understood.
+pub async fn record_placements(
     connection: &mut PgConnection,
-    batch: &[Reservation],
+    placements: Placements<'_>,
     policy: &str,
     epoch: u64,
-) -> Result<(), StoreError> {
-    if batch.is_empty() {
-        return Ok(());
+) -> Result<HashMap<JobId, LaunchSpec>, StoreError> {
+    if placements.is_empty() {
+        return Ok(HashMap::new());
     }
     let action = "place jobs";
+    let Placements { reservations: batch, waits, record } = placements;
     let attempts: Vec<_> = batch.iter().map(AttemptRecord::of).collect();
     let slots: Vec<_> = batch.iter().flat_map(HeldSlotRecord::all_of).collect();
     let predictions: Vec<_> = batch.iter().filter_map(PredictionRecord::of).collect();
-    // One statement: its parts are one round trip, and touch different tables.
-    let statement = sqlx::query!(
+    let waits: Vec<_> = waits.iter().map(WaitRecord::of).collect();
+    // One statement: its parts are one round trip, and touch different rows. What it reads of submissions no
+    // part of it changes, and of jobs it returns the new values.
+    let placed = sqlx::query_as!(
+        LaunchRow,
         r#"
         WITH u AS (
             SELECT *
@@ -55,8 +84,13 @@ pub async fn reserve_slices(
                    u.gpu_memory, u.size_source
               FROM u
         ), d AS (
-            INSERT INTO decisions (decision, job, outcome, policy, epoch, placement, explanation)
-            SELECT u.decision, u.job, 'start', $2, $3, u.placement, u.explanation FROM u
+            INSERT INTO decisions (decision, job, outcome, reason, policy, epoch, placement, explanation)
+            SELECT u.decision, u.job, 'start', NULL, $2::text, $3::bigint, u.placement, u.explanation
+              FROM u
+             UNION ALL
+            SELECT w.decision, w.job, 'wait', w.reason, $2::text, $3::bigint, NULL, w.explanation
+              FROM json_to_recordset($7::text::json)
+                AS w (decision uuid, job bigint, reason text, explanation jsonb)
         ), s AS (
             INSERT INTO attempt_slots (gpu, slot, attempt)
             SELECT h.gpu, h.slot, h.attempt
@@ -76,12 +110,22 @@ pub async fn reserve_slices(
                       low_ms bigint, expected_ms bigint, high_ms bigint, model bigint,
                       memory_runs integer, memory_low bigint, memory_estimate bigint,
                       memory_high bigint, memory_cautious boolean)
+        ), r AS (
+            INSERT INTO placement_rounds (epoch, number, digest, bytes, body)
+            SELECT $3::bigint, $8::bigint, $9::bytea, length($10::bytea), $10::bytea
+             WHERE $8::bigint IS NOT NULL
         )
-        UPDATE jobs
+        UPDATE jobs AS j
            SET state = u.state, attempt = u.attempt, last_attempt = u.attempt,
-               attempts = jobs.attempts + 1
-          FROM u
-         WHERE jobs.job = u.job AND jobs.state = 'queued' AND jobs.attempt IS NULL
+               attempts = j.attempts + 1
+          FROM u, submissions AS t
+         WHERE j.job = u.job AND j.state = 'queued' AND j.attempt IS NULL AND t.first_job = j.submission
+        RETURNING j.job, j.submission, j.attempts, j.sm_percent, j.charged, j.uncharged,
+                  j.restart_reason, t.tasks, j.out_of_memory, j.memory_estimate,
+                  j.held_before_launch, j.launch_multiprocessors,
+                  j.updates AS "updates: Json<JobUpdate>", t.array_first, t.traceparent,
+                  t.spec AS "spec: Json<JobSpec>", j.done_ppm,
+                  (EXTRACT(EPOCH FROM now() - t.accepted_at) * 1000)::bigint AS "waited!"
         "#,
         json_text(&attempts),
         policy,
@@ -89,10 +133,38 @@ pub async fn reserve_slices(
         json_text(&slots),
         json_text(&predictions),
         batch_size(&attempts),
-    );
-    change_rows(action, batch.len(), statement.execute(&mut *connection)).await?;
+        json_text(&waits),
+        record.map(SealedRecord::number),
+        record.map(SealedRecord::digest),
+        record.map(SealedRecord::body),
+    )
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(StoreError::while_trying_to(action))?;
+    StoreError::check_changed(action, batch.len(), placed.len() as u64)?;
     colocations::insert_predictions(connection, batch).await?;
-    tenancies::join_tenancies(connection, batch).await
+    tenancies::join_tenancies(connection, batch).await?;
+    placed.into_iter().map(LaunchRow::into_spec).collect()
+}
+
+/// A decision that a job waits, as the statement reads it.
+#[derive(Debug, Serialize)]
+struct WaitRecord<'a> {
+    decision: Uuid,
+    job: i64,
+    reason: &'static str,
+    explanation: &'a Explanation,
+}
+
+impl<'a> WaitRecord<'a> {
+    fn of(wait: &'a WaitReasonRow) -> Self {
+        Self {
+            decision: wait.decision.as_uuid(),
+            job: job_number(wait.job),
+            reason: wait.reason,
+            explanation: &wait.why,
+        }
+    }
 }
 
 /// A new attempt with its decision, as the statement reads it.

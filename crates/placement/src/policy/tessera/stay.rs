@@ -234,7 +234,8 @@ impl<'c> StayRound<'c> {
         let waiting = queue.len() + unlisted;
         let timed: Vec<TimedJob<'_>> = ordered.iter().map(|job| self.timed(job, waiting)).collect();
         self.horizon = self.look_ahead(&timed, rest.len() + unlisted);
-        if rest.is_empty() && self.run_planned(&timed, starts_max) {
+        // Jobs that the round does not list can't be planned.
+        if rest.is_empty() && unlisted == 0 && self.run_planned(&timed, starts_max) {
             return;
         }
         let order = order::serve_in_order(
