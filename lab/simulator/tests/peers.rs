@@ -156,11 +156,10 @@ fn a_short_job_fills_the_gap_before_a_reservation_and_one_without_a_known_time_d
     for policy in [Backfill::EASY, Backfill::CONSERVATIVE] {
         let starts = |times| {
             let done = simulated(&jobs, "a100-40gb", &policy, Overheads { times, ..exact() });
-            done.jobs.iter().map(|job| job.start_ms).collect::<Vec<u64>>()
+            done.jobs.iter().map(|job| job.start_ms / 1_000).collect::<Vec<u64>>()
         };
-        let hour = 3_600_000;
-        assert_eq!(starts(RunTimeKnowledge::Known), [0, hour, 2_000]);
-        assert_eq!(starts(RunTimeKnowledge::Unknown), [0, hour, 2 * hour]);
+        assert_eq!(starts(RunTimeKnowledge::Known), [0, 3_600, 2]);
+        assert_eq!(starts(RunTimeKnowledge::Unknown), [0, 3_600, 7_200]);
     }
 }
 
