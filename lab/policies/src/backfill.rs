@@ -15,7 +15,7 @@
 //! Profiles of equal memory all fit. Of several slots that are free at the same time, the last one of the first GPU is
 //! taken. Expected run times are predictions, or else time limits. A job without both is planned to run for a
 //! year, like Slurm's jobs without a limit, so it fills no gap before a reservation. Sharing jobs get
-//! slices of their own. GPUs with MIG off are not used.
+//! separate slices. GPUs with MIG off are not used.
 
 use tessera_model::Millis;
 

@@ -4,10 +4,10 @@
 //! 2023, §4 (minimum satisfactory share, admission control, and resource allocation), and the authors' public simulator.
 //!
 //! - Jobs are planned in the order of their deadlines. A job's *minimum satisfactory share* is the smallest size of slice with which
-//!   it ends in time if it runs as late as possible, beside the jobs planned before it.
+//!   it ends in time if it runs as late as possible. Jobs planned before it keep their shares.
 //! - A job is admitted if all admitted jobs still fit. The paper refuses other jobs. Here they run as jobs without a
 //!   deadline do, which the paper calls best-effort: on capacity that is left.
-//! - What is left goes to jobs greedily: first to admitted jobs that would begin later, then to the others, and then
+//! - What is left goes to jobs greedily: first to admitted jobs that would begin later, then to the others. Then it goes
 //!   to larger slices, the one with the largest gain of time for its memory first.
 //!
 //! The paper's shares are numbers of GPUs of one model. Where it had to choose:
@@ -17,7 +17,7 @@
 //! - The order of admission is that of arrival: where not all jobs fit, the one that came last is refused, and running
 //!   jobs stay. It is decided again in each round.
 //! - A job that can't be moved gets its share in one piece, and keeps it. It begins early only if all
-//!   admitted jobs still fit beside it.
+//!   admitted jobs still fit.
 //! - A running job changes to a larger slice only if that gains more time than the migration costs.
 //! - Jobs of unknown run time are planned to run until their limit, or for a year, so they are best-effort jobs.
 
@@ -241,7 +241,7 @@ impl<'c> Round<'c> {
         });
     }
 
-    /// Returns the free memory slices over time beside the jobs that keep their places.
+    /// Returns the free memory slices over time, without those of jobs that keep their places.
     fn capacity(&self) -> Capacity {
         let mut all = vec![0; self.models];
         for (gpu, model) in self.gpus.iter().zip(&self.model_of) {
@@ -274,14 +274,14 @@ impl<'c> Round<'c> {
         for share in targets.values() {
             left[share.model] = left[share.model].saturating_sub(share.slices);
         }
-        // What is free beside jobs that begin early and can't be moved.
+        // What is free, without what early jobs take that can't be moved.
         let mut fixed = base;
         let mut begun: BTreeSet<usize> = BTreeSet::new();
         let later = admitted.iter().chain(&refused).copied();
         let later: Vec<usize> = later.filter(|job| !targets.contains_key(job)).collect();
         for job in later {
             let known = &self.jobs[job];
-            let wished = match plan.get(&job) {
+            let preferred = match plan.get(&job) {
                 Some((share, _)) => Some(*share),
                 None => known.least_area(),
             };
@@ -291,7 +291,7 @@ impl<'c> Round<'c> {
                 known.deadline.is_none_or(|deadline| end <= deadline.get())
             };
             let is_admitted = plan.contains_key(&job);
-            let share = wished.filter(|share| fits(share) && (!is_admitted || in_time(share)));
+            let share = preferred.filter(|share| fits(share) && (!is_admitted || in_time(share)));
             let share = share.or_else(|| {
                 known
                     .shares

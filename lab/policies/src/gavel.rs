@@ -147,8 +147,12 @@ pub(crate) fn max_min_parts(speeds: &[Vec<Option<f64>>], gpus: &[f64]) -> Option
 
 /// Returns a job's speed if all jobs had an equal part of every model, and at most all of their time.
 fn equal_part_speed(speeds: &[Option<f64>], gpus: &[f64], jobs: usize) -> f64 {
-    let crowd = real(jobs).max(gpus.iter().sum());
-    speeds.iter().zip(gpus).map(|(speed, gpus)| speed.unwrap_or(0.0) * gpus / crowd.max(1.0)).sum()
+    let divisor = real(jobs).max(gpus.iter().sum());
+    speeds
+        .iter()
+        .zip(gpus)
+        .map(|(speed, gpus)| speed.unwrap_or(0.0) * gpus / divisor.max(1.0))
+        .sum()
 }
 
 /// The rows of a linear program: each sum is at most its limit.

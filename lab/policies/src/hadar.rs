@@ -1,8 +1,7 @@
 //! `hadar`: jobs get the GPU models on which their utility exceeds the price most, on whole GPUs of a mixed cluster.
 //!
-//! Source: Sultana et al., *Hadar: Heterogeneity-Aware Optimization-Based Online Scheduling for Deep Learning
-//! Clusters*, IPDPS 2024 (arXiv 2503.10918), of which the abstract was read and the primal-dual rule is known: in each
-//! round, the price of a GPU model is `U_min (U_max / U_min)^(used / GPUs)`, where `U_max` and `U_min` bound the
+//! Source: Sultana et al., *Hadar*, IPDPS 2024 (arXiv 2503.10918), of which the abstract was read. Its primal-dual rule
+//! is known. In each round, the price of a GPU model is `U_min (U_max / U_min)^(used / GPUs)`. Both factors bound the
 //! utility of a job there. A job takes the allocation with the largest utility minus cost, if that is positive.
 //!
 //! Where it had to choose, since the paper's details were not available:

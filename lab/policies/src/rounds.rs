@@ -23,7 +23,7 @@ use tessera_placement::view::{ClusterView, GpuView, QueuedJob};
 /// The length of a round. Source: Gavel, §5.
 pub const ROUND: Millis = Millis::from_secs(360);
 
-/// Jobs that a round considers besides those that run. Chosen: several times as many as a workload of the laboratory
+/// Jobs that a round considers in addition to those that run. Chosen: several times as many as a workload of the laboratory
 /// has waiting, and few enough for a linear program in each round.
 const WAITING_MAX: usize = 400;
 

@@ -81,8 +81,8 @@ pub(crate) struct GpuTimeline<'c> {
     occupied: Vec<Occupied>,
 }
 
-/// A slot of one GPU and when a job could start there, in the order of choice: the earliest start, the least memory,
-/// the first GPU, and there the last slot.
+/// A slot of one GPU and when a job could start there, in the order of choice. That is the earliest start, the least
+/// memory, the first GPU, and there the last slot.
 ///
 /// The order depends on nothing that changes while jobs run. So a job keeps its reservation from round to round, as
 /// long as jobs end when they are expected to.

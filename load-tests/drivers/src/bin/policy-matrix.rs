@@ -225,10 +225,11 @@ fn merged(
         known.mean_over_bound = found.mean_over_bound;
         known.makespan_over_bound = found.makespan_over_bound;
     }
-    let anew = |policy: &String| found.policies.contains(policy) || found.refused.contains(policy);
-    known.figures.retain(|policy, _| !anew(policy));
-    known.policies.retain(|policy| !anew(policy));
-    known.refused.retain(|policy| !anew(policy));
+    let is_again =
+        |policy: &String| found.policies.contains(policy) || found.refused.contains(policy);
+    known.figures.retain(|policy, _| !is_again(policy));
+    known.policies.retain(|policy| !is_again(policy));
+    known.refused.retain(|policy| !is_again(policy));
     known.figures.extend(found.figures);
     known.policies.extend(found.policies);
     known.refused.extend(found.refused);

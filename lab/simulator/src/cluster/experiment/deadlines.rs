@@ -1,5 +1,5 @@
-//! DEADLINES: what `tessera` misses of deadlines that earliest-deadline-first meets, and of bursts of inference; and how
-//! many it meets under loads at which not all can be met, next to `elastic-flow`.
+//! DEADLINES: what `tessera` misses of deadlines that earliest-deadline-first meets, and of bursts of inference. Under
+//! loads at which not all can be met, it is compared with `elastic-flow`.
 
 use tessera_lab_policies::{EarliestDeadline, ElasticFlow};
 use tessera_placement::Policy;
