@@ -1,8 +1,10 @@
-//! Laws of `tessera`: no job waits forever, and no job becomes late because it is moved.
+//! Laws of `tessera`: no job waits forever, no job becomes late because it is moved, and no deadline is missed that
+//! whole GPUs meet.
 
 use std::sync::Mutex;
 
 use proptest::prelude::*;
+use tessera_lab_policies::EarliestDeadline;
 use tessera_model::Millis;
 use tessera_placement::policy::Tessera;
 use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
@@ -12,7 +14,9 @@ use tessera_placement::{
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
 use tessera_simulator::cluster::metrics::RunOutcome;
-use tessera_simulator::cluster::overheads::{MigrationCost, Overheads, RunTimeKnowledge};
+use tessera_simulator::cluster::overheads::{
+    MigrationCost, Overheads, RepartitionTime, RunTimeKnowledge,
+};
 use tessera_simulator::cluster::workload;
 use tessera_simulator::cluster::{SimulationSetup, run};
 
@@ -76,6 +80,46 @@ proptest! {
             let most = overdue + (u64::try_from(before.count()).unwrap() + 1) * stay;
             prop_assert!(job.start_ms <= most, "{:?} starts {} ms after its bound", job, job.start_ms - most);
         }
+    }
+
+    #[test]
+    fn no_deadline_that_whole_gpus_meet_is_missed_while_no_more_jobs_arrive(
+        seed in 1_u64..1_000_000,
+        count in 2_usize..40,
+        gpus in prop::sample::select(vec!["a100-40gb", "2xa100-40gb", "4xa100-40gb"]),
+        slack in 110_u64..4_000,
+        movable in prop::sample::select(vec![0, 50, 100]),
+    ) {
+        let mut jobs = workload::built_in(&format!("poisson:jobs={count},gap=0"), seed).unwrap().jobs;
+        workload::limit_movable(&mut jobs, movable, seed);
+        // Times are exact: no start-up, and no cuts of GPUs.
+        let cutting = RepartitionTime::Free;
+        let overheads = Overheads { cutting, start_up_ms: Some(0), ..Overheads::default() };
+        for (place, job) in jobs.iter_mut().enumerate() {
+            let alone = job.fastest(&["a100-40gb"]).unwrap();
+            let more = slack * (1 + u64::try_from(place % 5).unwrap());
+            job.deadline_ms = Some(job.submit_ms + alone * more / 100);
+        }
+        // Deadlines that whole GPUs miss are extended to when their jobs end there.
+        for _ in 0..1_000 {
+            let outcome = simulated(&jobs, gpus, &EarliestDeadline, overheads);
+            let ended = outcome.jobs.iter().enumerate();
+            let late: Vec<_> = ended.filter(|(_, job)| job.in_time == Some(false)).collect();
+            if late.is_empty() {
+                break;
+            }
+            for (place, job) in late {
+                jobs[place].deadline_ms = Some(job.end_ms + 1_000);
+            }
+        }
+        let by = |policy: &dyn Policy| {
+            let outcome = simulated(&jobs, gpus, policy, overheads);
+            outcome.jobs.iter().filter(|job| job.in_time == Some(false)).count()
+        };
+        prop_assume!(by(&EarliestDeadline) == 0);
+        // Jobs that have waited too long are served in the order of their age.
+        let patience = Millis::from_secs(1_000_000);
+        prop_assert_eq!(by(&Tessera { patience, ..Tessera::default() }), 0);
     }
 
     #[test]

@@ -52,6 +52,8 @@ mod search;
 mod stay;
 mod waiting;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tessera_model::{JobId, Millis};
@@ -61,7 +63,7 @@ use self::gpu_index::GpuIndex;
 use self::horizon::{Horizon, weighing};
 use self::scoring::{Scoring, SlicePreference};
 use self::search::Search;
-use self::stay::StayInput;
+use self::stay::{DeadlinePressure, StayInput};
 use self::waiting::{UrgencyClock, WaitingJobs};
 use super::planned_gpu::because;
 use super::{Policy, PolicyOptions, settings};
@@ -264,13 +266,41 @@ impl Tessera {
         now: Millis,
         starts_max: usize,
     ) -> Vec<Decision> {
-        if mixed::all_weighed(cluster, knowledge, jobs.iter().copied()) {
-            let mut jobs = jobs.iter().copied();
-            return self.search(cluster, knowledge, None, &mut jobs, now, starts_max);
+        let input = self.stay_input(cluster, knowledge, quotas, now);
+        let pressure = stay::deadline_pressure(input, jobs);
+        if pressure != DeadlinePressure::Tight {
+            let decided = if mixed::all_weighed(cluster, knowledge, jobs.iter().copied()) {
+                let mut waiting = jobs.iter().copied();
+                let kept = match pressure {
+                    DeadlinePressure::Unplanned => stay::pressed_gpus(input),
+                    DeadlinePressure::Loose | DeadlinePressure::Tight => BTreeSet::new(),
+                };
+                // Its moves would use up the slack of jobs with deadlines.
+                let seen = (!kept.is_empty()).then(|| mixed::without(cluster, &kept));
+                let seen = seen.as_ref().unwrap_or(cluster);
+                self.search(seen, knowledge, None, &mut waiting, now, starts_max)
+            } else {
+                mixed::decide(self, input, jobs, starts_max)
+            };
+            if pressure == DeadlinePressure::Unplanned
+                || stay::keeps_deadlines(input, jobs, &decided)
+            {
+                return decided;
+            }
         }
+        // The search would use up the slack of jobs with deadlines.
+        stay::decide(StayInput { plans_deadlines: true, ..input }, jobs, starts_max).decisions
+    }
+
+    const fn stay_input<'c>(
+        &self,
+        cluster: &'c ClusterView,
+        knowledge: Knowledge<'c>,
+        quotas: Option<&'c Quotas<'c>>,
+        now: Millis,
+    ) -> StayInput<'c> {
         let (thrift, patience) = (self.thrift, self.patience);
-        let input = StayInput { cluster, knowledge, quotas, thrift, patience, now };
-        mixed::decide(self, input, jobs, starts_max)
+        StayInput { cluster, knowledge, quotas, thrift, patience, now, plans_deadlines: false }
     }
 
     /// Decides a round by the exact search alone: for jobs that can be migrated and whose run times
@@ -346,7 +376,18 @@ impl Session for TesseraSession<'_> {
         starts_max: usize,
     ) -> Vec<Decision> {
         if self.is_searched(cluster, knowledge) {
-            return self.search(cluster, knowledge, None, now, starts_max);
+            let input = self.settings.stay_input(cluster, knowledge, None, now);
+            let pressure = stay::deadline_pressure(input, &self.first_in_queue());
+            let keeps_gpus =
+                pressure == DeadlinePressure::Unplanned && !stay::pressed_gpus(input).is_empty();
+            if pressure != DeadlinePressure::Tight && !keeps_gpus {
+                let decided = self.search(cluster, knowledge, None, now, starts_max);
+                if pressure == DeadlinePressure::Unplanned
+                    || stay::keeps_deadlines(input, &self.first_in_queue(), &decided)
+                {
+                    return decided;
+                }
+            }
         }
         let jobs: Vec<&QueuedJob> = self.waiting.queue().values().take(LOOK_AT_MAX).collect();
         self.settings.decide_within_quotas(cluster, knowledge, &jobs, now, starts_max)
@@ -369,6 +410,11 @@ impl TesseraSession<'_> {
         let partitioned = *self.partitioned.get_or_insert_with(all);
         self.mixed = !partitioned || !mixed::are_weighed(cluster, knowledge, new);
         !self.mixed
+    }
+
+    /// Returns the waiting jobs whose deadlines a round considers.
+    fn first_in_queue(&self) -> Vec<&QueuedJob> {
+        self.waiting.queue().values().take(stay::ORDERED_MAX).collect()
     }
 
     /// Decides a round by the exact search.

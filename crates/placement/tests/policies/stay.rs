@@ -241,6 +241,49 @@ fn jobs_with_deadlines_are_first_and_the_earliest_deadline_before_later_ones() {
     assert_eq!(started(&decide(&known, &view, &jobs)), [3].into());
 }
 
+/// Returns the compute slices of the jobs that start on an empty A100, and why the last of them does. There are `count`
+/// jobs of 100 s, each with a deadline after so many seconds.
+fn started_by(count: u64, deadline: impl Fn(u64) -> u64) -> (Vec<u8>, String) {
+    let view = cluster([a100(&[])]);
+    let mut jobs = queue((0..count).map(|_| gib(4)));
+    just_now(&mut jobs);
+    let known = KnownFacts {
+        times: (1..=count).map(|job| (job, 100)).collect(),
+        // Slices have the usual speeds.
+        seen: (1..=count).map(|job| (job, 7)).collect(),
+        deadlines: (1..=count).map(|job| (job, deadline(job))).collect(),
+        ..KnownFacts::default()
+    };
+    let (mut slices, mut first) = (Vec::new(), String::new());
+    for decision in decide(&known, &view, &jobs) {
+        if let Decision::Start { place, why, .. } = decision {
+            let mig = view.gpus[0].mig.as_ref().unwrap();
+            let profile = mig.geometry.profile(place.slot.unwrap().profile).unwrap();
+            slices.push(profile.compute_slices);
+            first = why.summary;
+        }
+    }
+    (slices, first)
+}
+
+#[test]
+fn a_job_with_little_slack_gets_a_whole_gpu_while_whole_gpus_meet_all_deadlines() {
+    let (slices, why) = started_by(8, |job| 105 * job);
+
+    assert_eq!(slices, [7], "{why}");
+    assert!(why.contains("have little slack, so it gets a whole GPU"), "{why}");
+}
+
+#[test]
+fn jobs_with_deadlines_share_a_gpu_where_whole_gpus_miss_some_deadline_or_leave_much_slack() {
+    // Twelve jobs take 1,200 s one after the other.
+    for (count, deadline) in [(12, 900), (4, 2_500)] {
+        let (slices, why) = started_by(count, |_| deadline);
+
+        assert!(slices.len() > 1 && !slices.contains(&7), "{slices:?}: {why}");
+    }
+}
+
 /// Running jobs that were submitted at different times, on so many of eight GPUs: more jobs seem to arrive.
 fn partly_busy(busy: u64) -> (ClusterView, KnownFacts) {
     let slots = |gpu: u64| (0..7_u8).map(move |slot| (slot, 1_000 + 10 * gpu + u64::from(slot)));

@@ -20,6 +20,8 @@
 //!   usually gain.
 //! - A weighed job for which the search finds nothing is placed like those that stay.
 //! - While jobs wait, the search moves others only to free a slice for the first waiting job.
+//! - While deadlines need whole GPUs ([`stay::DeadlinePressure`]), no job is moved, and all that wait are placed by
+//!   [`stay`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -304,7 +306,7 @@ fn placed_jobs(decision: &Decision) -> Vec<JobId> {
 }
 
 /// Returns the cluster, with some GPUs closed for the rest of this round.
-fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
+pub(super) fn without(cluster: &ClusterView, hidden: &BTreeSet<GpuId>) -> ClusterView {
     let mut seen = cluster.clone();
     for gpu in seen.gpus.iter_mut().filter(|gpu| hidden.contains(&gpu.id)) {
         gpu.available = false;

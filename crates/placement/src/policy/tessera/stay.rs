@@ -18,6 +18,7 @@
 //! A job without a known end is not used for backfill: it waits where it would touch a reserved slot.
 
 mod batch;
+mod deadlines;
 mod ends;
 mod explaining;
 mod horizon;
@@ -32,8 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tessera_model::mig::ProfileId;
-use tessera_model::{Bytes, JobId, Millis};
+use tessera_model::spec::QueueRank;
+use tessera_model::{Bytes, GpuId, JobId, Millis};
 
+pub(super) use self::deadlines::DeadlinePressure;
 use self::ends::Ends;
 use self::explaining::{describe_size, renamed};
 use self::horizon::{StayHorizon, Survey};
@@ -52,12 +55,12 @@ use crate::policy::scheme_b::MadeToMeasure;
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, RequestNumbers};
 use crate::round::{Fate, fate, refuse};
-use crate::view::{ClusterView, QueuedJob};
+use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
 use crate::working_state::WorkingState;
 
 /// The most jobs that a round orders again; those behind them follow in the order of the queue. Chosen to
 /// limit the duration of a round.
-const ORDERED_MAX: usize = 256;
+pub(super) const ORDERED_MAX: usize = 256;
 
 /// The most GPUs whose jobs are read to estimate the remaining work and the arrivals. Chosen as in
 /// [`super::horizon`].
@@ -105,6 +108,8 @@ pub(super) struct StayInput<'c> {
     /// The wait after which a job is served before all others ([`super::Tessera::patience`]).
     pub(super) patience: Millis,
     pub(super) now: Millis,
+    /// Whether earliest deadline first on whole GPUs decides about jobs with near deadlines even if there is slack.
+    pub(super) plans_deadlines: bool,
 }
 
 /// What a round decided about jobs that stay where they start.
@@ -149,6 +154,58 @@ pub(super) fn decide(input: StayInput<'_>, queue: &[&QueuedJob], starts_max: usi
     }
 }
 
+/// Returns whether earliest deadline first on whole GPUs meets the near deadlines of the waiting jobs.
+pub(super) fn deadline_pressure(input: StayInput<'_>, queue: &[&QueuedJob]) -> DeadlinePressure {
+    match due_round(input, queue) {
+        Some((mut round, timed)) => round.pressure_on(&timed),
+        None => DeadlinePressure::Unplanned,
+    }
+}
+
+/// Returns the GPUs that a running job has to itself that has little slack before its deadline. In a cluster of more than
+/// [`SURVEYED_MAX`] GPUs there are none, to limit the duration of a round: another whole GPU is more likely to be free.
+pub(super) fn pressed_gpus(input: StayInput<'_>) -> BTreeSet<GpuId> {
+    let has_deadline = |job: JobId| input.knowledge.jobs.facts(job).deadline.is_some();
+    let gpus = &input.cluster.gpus;
+    let mut alone = gpus.iter().flat_map(|gpu| &gpu.instances);
+    let is_due = |instance: &InstanceView| match instance.state {
+        InstanceState::Taken { job } => has_deadline(job),
+        _ => false,
+    };
+    if gpus.len() > SURVEYED_MAX || !alone.any(is_due) {
+        return BTreeSet::new();
+    }
+    StayRound::new(input).pressed_gpus()
+}
+
+/// Returns whether earliest deadline first on whole GPUs still meets them after decisions, if it did before.
+pub(super) fn keeps_deadlines(
+    input: StayInput<'_>,
+    queue: &[&QueuedJob],
+    decided: &[Decision],
+) -> bool {
+    due_round(input, queue).is_none_or(|(mut round, timed)| round.keeps_plan(&timed, decided))
+}
+
+/// Returns a round with the waiting jobs of the best priority that have a near deadline; `None` if there are none.
+fn due_round<'c, 'q>(
+    input: StayInput<'c>,
+    queue: &[&'q QueuedJob],
+) -> Option<(StayRound<'c>, Vec<TimedJob<'q>>)> {
+    let ordered = &queue[..queue.len().min(ORDERED_MAX)];
+    let has_deadline = |job: &&&'q QueuedJob| input.knowledge.jobs.facts(job.id).deadline.is_some();
+    if !ordered.iter().any(|job| has_deadline(&job)) {
+        return None;
+    }
+    let round = StayRound::new(input);
+    let timed = ordered.iter().filter(has_deadline).map(|job| round.timed(job, queue.len()));
+    let mut timed: Vec<TimedJob<'q>> =
+        timed.filter(|timed| timed.is_due(float(input.now)) && !round.is_aged(timed.job)).collect();
+    let best = timed.iter().map(|timed| timed.job.queue_rank).min()?;
+    timed.retain(|timed| timed.job.queue_rank == best);
+    Some((round, timed))
+}
+
 struct StayRound<'c> {
     rule: Pinned<MadeToMeasure>,
     state: WorkingState<'c>,
@@ -157,6 +214,7 @@ struct StayRound<'c> {
     thrift: f64,
     patience: Millis,
     now: Millis,
+    plans_deadlines: bool,
     kinds: Vec<GpuKind<'c>>,
     kind_of: Vec<usize>,
     requests: RequestNumbers,
@@ -188,6 +246,34 @@ enum Served {
     Deferred,
 }
 
+/// The jobs about which plans for deadlines decided.
+#[derive(Default)]
+struct DuePlans {
+    /// The priority of the last plan.
+    rank: Option<QueueRank>,
+    decided: BTreeSet<JobId>,
+}
+
+impl DuePlans {
+    /// Plans the jobs with near deadlines of a priority, once the first of them is served.
+    fn serve<'c>(
+        &mut self,
+        round: &mut StayRound<'c>,
+        next: &TimedJob<'_>,
+        rest: &[TimedJob<'_>],
+        (starts_max, waiting): (usize, usize),
+    ) {
+        let rank = next.job.queue_rank;
+        if self.rank == Some(rank) || !next.is_due(float(round.now)) || round.is_aged(next.job) {
+            return;
+        }
+        self.rank = Some(rank);
+        let equal: Vec<TimedJob<'_>> =
+            rest.iter().copied().filter(|timed| timed.job.queue_rank == rank).collect();
+        self.decided.extend(round.serve_deadlines(&equal, starts_max, waiting));
+    }
+}
+
 /// A place that a job may take now.
 #[derive(Clone)]
 struct PlaceNow<'c> {
@@ -198,7 +284,8 @@ struct PlaceNow<'c> {
 
 impl<'c> StayRound<'c> {
     fn new(input: StayInput<'c>) -> Self {
-        let StayInput { cluster, knowledge, quotas, thrift, patience, now } = input;
+        let StayInput { cluster, knowledge, quotas, thrift, patience, now, plans_deadlines } =
+            input;
         let (kinds, kind_of) = sizes::kinds(cluster);
         Self {
             rule: Pinned(MadeToMeasure::default()),
@@ -208,6 +295,7 @@ impl<'c> StayRound<'c> {
             thrift,
             patience,
             now,
+            plans_deadlines,
             kinds,
             kind_of,
             requests: RequestNumbers::new(cluster),
@@ -244,10 +332,17 @@ impl<'c> StayRound<'c> {
             (self.now, self.patience),
         );
         let mut deferred: Vec<&QueuedJob> = Vec::new();
+        let mut planned = DuePlans::default();
         let all = order.iter().map(|timed| timed.job).chain(rest.iter().copied());
         for (place, job) in all.enumerate() {
+            if let Some(timed) = order.get(place) {
+                planned.serve(self, timed, &order[place..], (starts_max, waiting));
+            }
             if self.started >= starts_max {
                 return;
+            }
+            if planned.decided.contains(&job.id) {
+                continue;
             }
             // The jobs behind it are not used for backfill and get no reservations: after a refusal, equal
             // requests wait, too.

@@ -113,6 +113,15 @@ pub(super) fn describe_size(
     option: &SizeOption<'_>,
     others: (usize, bool),
 ) {
+    if sized.is_due {
+        let takes = duration(option.ms);
+        let _ = write!(
+            summary,
+            "; whole GPUs in the order of deadlines meet them all, and some jobs have little slack, so it gets a whole GPU; \
+             it is expected to take {takes}"
+        );
+        return;
+    }
     if sized.options.len() < 2 {
         return;
     }

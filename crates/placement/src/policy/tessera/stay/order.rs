@@ -43,6 +43,13 @@ pub(super) struct TimedJob<'q> {
     pub(super) work_ms: f64,
 }
 
+impl TimedJob<'_> {
+    /// Returns whether a job's deadline is near.
+    pub(super) fn is_due(&self, now: f64) -> bool {
+        self.deadline.is_some_and(|deadline| deadline - now <= TIGHT * self.least_ms)
+    }
+}
+
 /// Puts jobs into the order of service.
 pub(super) fn serve_in_order<'q>(
     waiting: Vec<TimedJob<'q>>,
@@ -61,10 +68,8 @@ pub(super) fn serve_in_order<'q>(
     let at = float(now);
     let mut accounts = AccountUsage { jobs, accounts: BTreeMap::new(), used: BTreeMap::new() };
     for (_, group) in by_rank {
-        let is_tight = |timed: &TimedJob<'_>| {
-            timed.deadline.is_some_and(|deadline| deadline - at <= TIGHT * timed.least_ms)
-        };
-        let (mut tight, mut group): (Vec<_>, Vec<_>) = group.into_iter().partition(is_tight);
+        let (mut tight, mut group): (Vec<_>, Vec<_>) =
+            group.into_iter().partition(|timed| timed.is_due(at));
         tight.sort_by(|a, b| {
             let deadline = |timed: &TimedJob<'_>| timed.deadline.unwrap_or(f64::INFINITY);
             deadline(a).total_cmp(&deadline(b)).then_with(|| a.job.id.cmp(&b.job.id))

@@ -50,7 +50,7 @@ pub(super) struct FreeSlot {
 #[derive(Debug, Default)]
 pub(super) struct LaterSlots {
     /// By GPU, as far as they were requested.
-    by_gpu: Vec<Option<Box<[FreeSlot]>>>,
+    pub(super) by_gpu: Vec<Option<Box<[FreeSlot]>>>,
     /// How much of the round's log of changed GPUs has been read.
     read: usize,
 }
@@ -143,7 +143,7 @@ impl<'c> StayRound<'c> {
 
     /// Brings the slots for a size up to date. GPUs of another kind, those that are not available, and those beyond
     /// [`LATER_GPUS_MAX`] have none.
-    fn later_slots(&mut self, option: &SizeOption<'c>) -> &LaterSlots {
+    pub(super) fn later_slots(&mut self, option: &SizeOption<'c>) -> &LaterSlots {
         let key = (option.kind, option.profile.map(|profile| profile.id));
         let mut later = self.later.remove(&key).unwrap_or_default();
         later.by_gpu.resize(self.state.gpus.len(), None);

@@ -58,7 +58,7 @@ impl<'c> GpuKind<'c> {
     }
 
     /// Returns the multiprocessors of an instance.
-    fn sms_of(&self, profile: Option<&Profile>) -> f64 {
+    pub(super) fn sms_of(&self, profile: Option<&Profile>) -> f64 {
         profile.map_or(self.sms, |profile| sms_of(self.view, profile))
     }
 }
@@ -130,6 +130,16 @@ pub(super) struct SizedJob<'c> {
     pub(super) prefers_half: bool,
     /// Sizes with at least so many multiprocessors come first, because its first kernel needs them.
     pub(super) multiprocessors: Option<u16>,
+    /// Whether only whole GPUs are considered, because that meets all deadlines.
+    pub(super) is_due: bool,
+}
+
+impl<'c> SizedJob<'c> {
+    /// Returns a job with a deadline that gets one of these whole GPUs.
+    pub(super) const fn due(options: Vec<SizeOption<'c>>, least_ms: f64) -> Self {
+        let (prefers_half, multiprocessors) = (false, None);
+        Self { options, least_ms, known: true, prefers_half, multiprocessors, is_due: true }
+    }
 }
 
 /// Returns the sizes that suit a job, the cheapest first.
@@ -183,7 +193,26 @@ pub(super) fn sized<'c>(
     }
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
-    SizedJob { options: found, least_ms, known, prefers_half: false, multiprocessors: None }
+    let (prefers_half, multiprocessors) = (false, None);
+    SizedJob { options: found, least_ms, known, prefers_half, multiprocessors, is_due: false }
+}
+
+/// Returns the whole GPUs on which a job may run and has a time, one for each kind. GPUs with MIG off have no
+/// predicted times.
+pub(super) fn on_whole_gpus<'c>(
+    kinds: &[GpuKind<'c>],
+    knowledge: Knowledge<'_>,
+    job: &QueuedJob,
+) -> Vec<SizeOption<'c>> {
+    let request = SliceRequest::of(&job.gpu, None);
+    let whole = |(kind, gpu): (usize, &GpuKind<'c>)| {
+        let largest = gpu.mig()?.largest()?;
+        let mut suits = suitable(gpu, &request).into_iter().flatten();
+        let profile = suits.find(|profile| profile.id == largest.id)?;
+        let ms = float(time_of(knowledge.predictor, job, gpu.view, profile)?.time);
+        Some(SizeOption { kind, profile: Some(profile), ms, cost: ms })
+    };
+    kinds.iter().enumerate().filter(|(_, gpu)| gpu.count > 0).filter_map(whole).collect()
 }
 
 /// Replaces guessed times by those that jobs usually have: the time on the nearest size on which the task
