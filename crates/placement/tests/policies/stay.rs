@@ -264,8 +264,8 @@ fn jobs_with_deadlines_are_first_and_the_earliest_deadline_before_later_ones() {
     assert_eq!(started(&decide(&known, &view, &jobs)), [3].into());
 }
 
-/// What jobs 1 to `count` of 100 s get on an empty A100, with a deadline after so many seconds each: those that start,
-/// their compute slices, and why the first of them does.
+/// Returns the compute slices of the jobs that start on an empty A100, and why the last of them does. There are `count`
+/// jobs of 100 s, each with a deadline after so many seconds.
 fn started_by(count: u64, deadline: impl Fn(u64) -> u64) -> (Vec<u8>, String) {
     let view = cluster([a100(&[])]);
     let mut jobs = queue((0..count).map(|_| gib(4)));

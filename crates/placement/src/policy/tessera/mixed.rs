@@ -559,11 +559,7 @@ impl Predictor for Known<'_> {
             (None, _) => true,
         };
         let may_run = suits || largest() == Some(profile.id);
-        may_run.then_some(RunTime {
-            time: UNKNOWN_TIME,
-            latest: UNKNOWN_TIME,
-            is_measured: false,
-        })
+        may_run.then_some(RunTime { time: UNKNOWN_TIME, latest: UNKNOWN_TIME, is_measured: false })
     }
 
     fn predict_shared_run(

@@ -9,8 +9,8 @@ use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
 use tessera_placement::preemption::PreemptionPrice;
 use tessera_placement::{
-    Account, Basis, CoRunner, Estimator, GpuView, JobFacts, JobTable, KernelSharer, Knowledge,
-    MpsClient, Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis, SpeedRange,
+    Account, CoRunner, Estimator, GpuView, JobFacts, JobTable, KernelSharer, Knowledge, MpsClient,
+    Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis, SpeedRange,
 };
 
 use super::{SimulationRun, TaskPhase, index, speed};

@@ -1,10 +1,10 @@
 //! Deadlines that whole GPUs meet.
 //!
 //! A slice makes a job with a deadline longer, and takes from a GPU what a later job with a deadline may need at
-//! once. So while earliest deadline first on whole GPUs (Liu and Layland, 1973, without preemption) meets the
-//! deadlines of all waiting jobs, that schedule is the plan: its jobs start on whole GPUs, and the others have
-//! reservations there. The plan is a witness: it exists after its own steps if it existed before, so that none of
-//! these deadlines is lost as long as times are as predicted and no more jobs arrive.
+//! once. So earliest deadline first on whole GPUs is planned (Liu and Layland, 1973, without preemption). If that meets
+//! the deadlines of all waiting jobs, it is a witness. When it decides, its first jobs start, and the others have
+//! reservations on whole GPUs. It then exists in the next round, too. So none of these deadlines is missed as long as
+//! times are as predicted and no more jobs arrive.
 //!
 //! - It decides under pressure only: if it leaves some job little slack ([`PRESSED`]), or if some job that waits or runs
 //!   was submitted with little ([`URGENT`]). More jobs like these are expected, and such a job needs a whole GPU at once.
@@ -32,7 +32,7 @@ use crate::offer::Offer;
 use crate::view::QueuedJob;
 
 /// How much slack a plan leaves a job under pressure at most, as a multiple of its least time. Chosen.
-const PRESSED: f64 = 0.5;
+const PRESSED: f64 = 4.0;
 
 /// From its submit to its deadline, a job that needs a whole GPU at once has at most so many times its least time. Chosen:
 /// half of a GPU is usually too slow for it, with any wait.

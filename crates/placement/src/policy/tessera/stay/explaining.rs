@@ -117,8 +117,8 @@ pub(super) fn describe_size(
         let takes = duration(option.ms);
         let _ = write!(
             summary,
-            "; in the order of their deadlines on whole GPUs all jobs are in time, and some have little slack, so it \
-             gets a whole GPU; it is expected to take {takes}"
+            "; whole GPUs in the order of deadlines meet them all, and some jobs have little slack, so it gets a whole GPU; \
+             it is expected to take {takes}"
         );
         return;
     }
