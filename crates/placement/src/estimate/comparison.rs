@@ -18,8 +18,8 @@ use crate::numbers::saturating_u32;
 const TASKS_LEAST: usize = 5;
 /// How many tasks count for a pair of kinds, the newest ones.
 const TASKS_MOST: usize = 64;
-/// With fewer tasks than this, the ends of an interval are extended by a quarter: the outermost of five ratios leave
-/// out a third of the others, those of twenty a tenth.
+/// With fewer tasks than this, the ends of an interval are extended by a quarter. The outermost of five ratios leave
+/// out a third of the others, and those of twenty a tenth.
 const TASKS_ENOUGH: usize = 20;
 /// How many kinds of slices are compared. More than a cluster's GPU models have profiles.
 const KINDS_MAX: usize = 256;

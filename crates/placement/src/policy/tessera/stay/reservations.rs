@@ -60,8 +60,8 @@ impl LaterSlots {
     /// unknown time. Of equals, the one whose last job came first.
     ///
     /// No job starts in a reserved slot whose end is unknown, so its number of jobs only falls. The reservation moves to
-    /// another slot only if that has fewer. So it never moves without end: with `n` jobs in the way at first, and no job
-    /// that lasts longer than `L`, the slot is free after `n L` at the latest. Gangs follow the same rule.
+    /// another slot only if that has fewer, so it does not move without end. Let `n` jobs be in the way at first, and no job
+    /// last longer than `L`. Then the slot is free after `n L` at the latest. Gangs follow the same rule.
     fn fewest_in_the_way(&self) -> Option<(usize, usize)> {
         let mut best: Option<(&FreeSlot, (usize, usize))> = None;
         for (gpu, slots) in self.by_gpu.iter().enumerate() {
