@@ -675,6 +675,7 @@ class KernelQueueUse(TypedDict):
     overshoot_secs_max: float
     overshoots: int
     processes: int
+    processes_raised: NotRequired[Optional[int]]
     progress: NotRequired[Optional[float]]
     records_lost: int
     ungranted: int
