@@ -1,5 +1,4 @@
--- Takes the guard of a state change, and fails unless the caller's epoch leads. Its caller needs no answer, and
--- sends it together with BEGIN: one round trip.
+-- Takes the guard of a state change, and fails unless the caller's epoch leads. Its caller needs no answer.
 
 CREATE FUNCTION check_epoch(guard bigint, ours bigint) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

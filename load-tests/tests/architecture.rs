@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tessera-stand-in-nvml", &["tessera-model", "tessera-stand-in"]),
     ("tessera-stand-in-cuda", &["tessera-stand-in"]),
     ("tessera-lab-learners", &["tessera-predict"]),
-    ("tessera-lab-policies", &["tessera-model", "tessera-placement"]),
+    ("tessera-lab-policies", &["tessera-model", "tessera-placement", "tessera-predict"]),
     (
         "tessera-simulator",
         &[

@@ -25,7 +25,10 @@ pub const RENEW_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 /// How much earlier than the database a leader stops trusting itself.
 pub const TRUST_MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Begins the transaction of a state change: takes the guard, and checks that `epoch` leads. It takes one round trip.
+/// Begins the transaction of a state change: takes the guard, and checks that `epoch` leads.
+///
+/// The check is not sent together with `BEGIN`: after an error nothing would end the transaction, and the connection
+/// could not be used again.
 ///
 /// The epoch is read by its own statement, after the wait for the lock: a statement sees
 /// the database as it was when it began.
@@ -37,17 +40,19 @@ pub async fn begin_guarded(
     connection: &mut PgConnection,
     epoch: u64,
 ) -> Result<Transaction<'_, Postgres>, StoreError> {
-    // Statements that are sent together can't have parameters: both are numbers.
-    let statement = format!("BEGIN; SELECT check_epoch({GUARD}, {})", bigint(epoch));
-    connection.begin_with(AssertSqlSafe(statement)).await.map_err(|cause| {
-        match newest_epoch(&cause) {
-            Some(newest) => match ROW.number("epoch", newest) {
-                Ok(newest) => StoreError::Deposed { ours: epoch, newest },
-                Err(corrupt) => corrupt,
-            },
-            None => StoreError::Unavailable { action: "begin a state change", cause },
-        }
-    })
+    let action = "begin a state change";
+    let mut transaction = connection.begin().await.map_err(StoreError::while_trying_to(action))?;
+    // Both are numbers. A simple statement needs no preparation on a new connection.
+    let statement = format!("SELECT check_epoch({GUARD}, {})", bigint(epoch));
+    let checked = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await;
+    checked.map_err(|cause| match newest_epoch(&cause) {
+        Some(newest) => match ROW.number("epoch", newest) {
+            Ok(newest) => StoreError::Deposed { ours: epoch, newest },
+            Err(corrupt) => corrupt,
+        },
+        None => StoreError::Unavailable { action, cause },
+    })?;
+    Ok(transaction)
 }
 
 /// What `check_epoch` fails with if another epoch leads; the error's detail is that epoch.

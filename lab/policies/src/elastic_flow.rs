@@ -433,14 +433,11 @@ impl<'c> Round<'c> {
                 sizes.extend(smaller.filter(|s| s.slices < share.slices && s.model == share.model));
             }
             let found = sizes.into_iter().find_map(|share| self.find_slot(&share, old));
-            match found.or(old) {
-                Some((gpu, slot)) => {
-                    self.take(job, gpu, slot);
-                    if is_waiting {
-                        placed.insert(self.jobs[job].id);
-                    }
+            if let Some((gpu, slot)) = found.or(old) {
+                self.take(job, gpu, slot);
+                if is_waiting {
+                    placed.insert(self.jobs[job].id);
                 }
-                None => continue,
             }
         }
         placed

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use tessera_model::mig::{PlanStep, Profile, Slot, select_instances_to_destroy};
+use tessera_model::number::clamped;
 use tessera_model::{JobId, Millis};
 
 use tessera_placement::decision::{Decision, Explanation, JobPlacement};
@@ -62,7 +63,7 @@ impl ExpectedTimes<'_> {
 fn remaining(whole: Millis, done: Option<u32>) -> Millis {
     let left = WHOLE_JOB.saturating_sub(done.map_or(0, u64::from));
     let rest = (u128::from(whole.get()) * u128::from(left)).div_ceil(u128::from(WHOLE_JOB));
-    Millis::new(u64::try_from(rest).unwrap_or(u64::MAX))
+    Millis::new(clamped(rest))
 }
 
 /// A slot that is in use for a time, by a job that runs or by one that has a reservation.

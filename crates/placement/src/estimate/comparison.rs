@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tessera_model::Millis;
+use tessera_model::number::clamped;
 
 use super::SliceKind;
 use crate::numbers::saturating_u32;
@@ -117,5 +118,5 @@ impl Ratios {
 /// Returns the ratio of a time to another one, in thousandths.
 fn ratio(before: Millis, after: Millis) -> u64 {
     let ratio = u128::from(after.get()) * u128::from(THOUSAND) / u128::from(before.get().max(1));
-    u64::try_from(ratio).unwrap_or(RATIO_MOST).clamp(1, RATIO_MOST)
+    clamped::<u64>(ratio).clamp(1, RATIO_MOST)
 }

@@ -1,6 +1,7 @@
 //! FIKIT's experiments with its ten pairs (§4), in virtual time.
 
 use tessera_kernel_queue::{Nanos, QueueRules, TaskProfile};
+use tessera_model::number::clamped;
 
 use super::ideal::{longest_gaps, omniscient};
 use super::measuring::measure;
@@ -154,7 +155,7 @@ impl PairBench {
         let used = float(ours.programs[1].busy.minus(ours.programs[0].behind.total));
         let low = || ProgramCourse::new(self.programs[1].clone(), self.seed, self.noise[1]);
         let best = |fills: u64| {
-            let fills = usize::try_from(fills).unwrap_or(usize::MAX);
+            let fills = clamped(fills);
             let spans = longest_gaps(&alone.spans, fills);
             float(omniscient(&spans, low(), rules.epsilon, self.switch)).max(1.0)
         };
