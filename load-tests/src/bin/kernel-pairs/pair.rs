@@ -162,7 +162,7 @@ pub fn shown_gaps(played: &Played, switch: Nanos) -> Value {
         let of_class = gaps.iter().filter(|gap| (edges[0]..edges[1]).contains(&gap.length()));
         let (filled, empty): (Vec<_>, Vec<_>) = of_class.partition(|gap| gap.kernels > 0);
         let mean = |what: fn(&PlayedGap) -> u64| {
-            let sum = filled.iter().map(|gap| what(gap)).sum::<u64>();
+            let sum = filled.iter().copied().map(what).sum::<u64>();
             micros(sum / filled.len().max(1) as u64)
         };
         let wake_ups = filled.iter().filter_map(|gap| gap.wake_up(switch.get()));
