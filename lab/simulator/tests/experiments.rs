@@ -23,13 +23,13 @@ fn every_experiment_holds_or_states_why_not() {
     assert!(all > 100, "{all} comparisons");
     // A shortfall more is a change for the worse, and is to be looked at. Two are there since losses under MPS are
     // measured: MMK's gain, and MIGER's. Seven are rows that were not compared before: X3, X6 with a cooldown, X10 with cuts,
-    // MIGER over MISO (2), and the forest's own error (2).
-    assert!(short <= 23, "{short} of {all} fall short");
+    // MIGER over MISO (2), and the forest's own error (2). Two are X6's deadlines, since a plan on whole GPUs decides there.
+    assert!(short <= 25, "{short} of {all} fall short");
     assert!(experiment::of("X99").is_none());
 }
 
 #[test]
-fn what_the_papers_print_to_the_digit_comes_out_but_for_three_rows_that_say_why_not() {
+fn what_the_papers_print_to_the_digit_comes_out_but_for_five_rows_that_say_why_not() {
     for number in 1..=13 {
         let findings = experiment::of(&format!("X{number}")).unwrap();
         assert!(findings.iter().all(|one| one.holds || is_short(one)), "{findings:?}");
@@ -37,12 +37,14 @@ fn what_the_papers_print_to_the_digit_comes_out_but_for_three_rows_that_say_why_
 }
 
 /// Rows that are known to miss what is printed. The paper does not explain a time in X10. `oracle` in X3 is of another study,
-/// and the jobs of X6 are shorter than the migration cooldown.
+/// and the jobs of X6 are shorter than the migration cooldown, and planned on whole GPUs.
 fn is_short(finding: &experiment::Finding) -> bool {
     [
         ("X10", "the same, with the measured times of cuts"),
         ("X3", "oracle finds a partition as good as the table's best, s"),
         ("X6", "figure 7 under tessera as controllers run it: makespan, s (optimum 250)"),
+        ("X6", "figure 7 under tessera as controllers run it: deadlines missed"),
+        ("X6", "figure 7 under tessera without a migration cooldown: deadlines missed"),
     ]
     .contains(&(finding.id, finding.what.as_str()))
         && finding.short.is_some()

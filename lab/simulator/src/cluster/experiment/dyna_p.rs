@@ -22,6 +22,9 @@ fn jobs(name: &str) -> Vec<SimulatedJob> {
     built_in(name, 1).map(|workload| workload.jobs).unwrap_or_default()
 }
 
+/// Why `tessera` misses a deadline more than the paper's policy.
+const WHOLE_GPUS: &str = "since it plans jobs with deadlines on whole GPUs while that meets all of them, one more is missed here";
+
 /// X6: figure 7.
 pub(super) fn figure_7() -> Vec<Finding> {
     let jobs = jobs("dyna-p-fig7");
@@ -45,7 +48,7 @@ pub(super) fn figure_7() -> Vec<Finding> {
         );
         let late = count(done.deadlines_missed);
         let what = format!("figure 7 under {name}: deadlines missed");
-        findings.push(Finding::at_most("X6", what, proof, 1.0, late));
+        findings.push(Finding::at_most("X6", what, proof, 1.0, late).known(WHOLE_GPUS));
     }
     findings
 }

@@ -55,30 +55,6 @@ pub(super) struct LaterSlots {
     read: usize,
 }
 
-impl LaterSlots {
-    /// Returns the GPU and the place of the slot with the fewest jobs in the way, of those that become free at an
-    /// unknown time. Of equals, the one whose last job came first.
-    ///
-    /// No job starts in a reserved slot whose end is unknown, so its number of jobs only falls. The reservation moves to
-    /// another slot only if that has fewer, so it does not move without end. Let `n` jobs be in the way at first, and no job
-    /// last longer than `L`. Then the slot is free after `n L` at the latest. Gangs follow the same rule.
-    fn fewest_in_the_way(&self) -> Option<(usize, usize)> {
-        let mut best: Option<(&FreeSlot, (usize, usize))> = None;
-        for (gpu, slots) in self.by_gpu.iter().enumerate() {
-            for (place, free) in slots.iter().flatten().enumerate().filter(|(_, free)| !free.known)
-            {
-                let is_better = best.is_none_or(|(known, _)| {
-                    free.jobs.cmp(&known.jobs).then(free.came.total_cmp(&known.came)).is_lt()
-                });
-                if is_better {
-                    best = Some((free, (gpu, place)));
-                }
-            }
-        }
-        best.map(|(_, at)| at)
-    }
-}
-
 /// An instance with the ends of its jobs.
 #[derive(Debug)]
 pub(super) struct HeldInstance {
@@ -135,12 +111,8 @@ impl<'c> StayRound<'c> {
                 continue;
             }
             let later = self.later_slots(option);
-            let fewest = if aged { None } else { later.fewest_in_the_way() };
             for (gpu, slots) in later.by_gpu.iter().enumerate() {
-                for (place, free) in slots.iter().flatten().enumerate() {
-                    if !aged && !free.known && fewest != Some((gpu, place)) {
-                        continue;
-                    }
+                for free in slots.iter().flatten() {
                     let ends = if sized.known { free.at + option.ms } else { f64::INFINITY };
                     if ends > latest {
                         continue;
