@@ -52,8 +52,8 @@ impl ClusterState {
         }
         let free = self.free_capacity(now);
         // Equal jobs have equal requests, and each of them may preempt if the one that has waited longest may.
-        self.queue.runs(usize::MAX).all(|run| {
-            let job = &run.first.job;
+        self.queue.distinct().all(|waiting| {
+            let job = &waiting.job;
             job.share.is_none()
                 && job.auto.is_none()
                 && !matches!(job.gpu, GpuRequest::Compute(_))

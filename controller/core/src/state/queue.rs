@@ -160,6 +160,11 @@ impl JobQueue {
         })
     }
 
+    /// Returns the first job of each run, without looking at the others.
+    pub(crate) fn distinct(&self) -> impl Iterator<Item = &WaitingJob> {
+        self.run_heads.iter().filter_map(|head| self.waiting.get(head))
+    }
+
     /// Returns the first jobs of a run.
     pub(crate) fn first_of<'c>(
         &'c self,
