@@ -31,7 +31,7 @@ use tessera_model::{BootId, Bytes, Millis};
 use super::files::{self, NamedOutput};
 use super::group::Group;
 use super::limits::{Controllers, LimitGroups, Limits};
-use super::memory_pipe::MemoryPipe;
+use super::memory_pipe::{MemoryPipe, SparePipe};
 use super::observers::observers_of;
 use super::prepare::{Prepared, prepare};
 use super::program_output::{OutputStream, ProgramOutput};
@@ -128,8 +128,9 @@ impl RunningAttempt {
         around: Surroundings<'_>,
         mut order: SpawnOrder,
         script: Option<String>,
+        spare: Option<SparePipe>,
     ) -> Result<Self, Box<ExitRecord>> {
-        let memory_pipe = observers_of(around.data, &mut order);
+        let memory_pipe = observers_of(around.data, &mut order, spare);
         let mut prepared = prepare(around.data, around.boot, &order, script)
             .map_err(|refused| refuse(&refused))?;
         let memory_kills_before = around.group.map_or(0, Group::out_of_memory_kills);
@@ -268,6 +269,11 @@ impl RunningAttempt {
                 None => AttemptStatus::Journalled,
             },
         }
+    }
+
+    /// Takes the pipe of an attempt that has ended.
+    pub fn take_pipe(&mut self) -> Option<SparePipe> {
+        self.memory_pipe.take().map(MemoryPipe::into_spare)
     }
 
     /// Returns when [`Self::tick`] has something to do next.

@@ -24,18 +24,32 @@ pub struct MemoryPipe {
     readings: CompanionReadings,
 }
 
+/// The pipe of an attempt that has ended. It keeps its name until another attempt gets it: a new one would need another
+/// file.
+#[derive(Debug)]
+pub struct SparePipe(MemoryPipe);
+
 impl MemoryPipe {
     /// Makes the pipe of an attempt. Its name is the attempt's id, which no other job knows; the account of the job
-    /// only writes.
+    /// only writes. A spare one has to be of the same account, since whoever opened it may still write.
     ///
     /// # Errors
     ///
     /// The disk refused: the attempt runs without it.
-    pub fn make(data: &Path, attempt: AttemptId) -> io::Result<Self> {
+    pub fn make(data: &Path, attempt: AttemptId, spare: Option<SparePipe>) -> io::Result<Self> {
         let folder = data.join("pipes");
+        let path = folder.join(attempt.as_uuid().simple().to_string());
+        if let Some(SparePipe(mut pipe)) = spare
+            && fs::rename(&pipe.path, &path).is_ok()
+        {
+            pipe.path = path;
+            // What came after the last report of its former attempt.
+            pipe.drain(Millis::ZERO);
+            pipe.readings = CompanionReadings::default();
+            return Ok(pipe);
+        }
         fs::create_dir_all(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o711))?;
-        let path = folder.join(attempt.as_uuid().simple().to_string());
         mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
         // The umask would remove rights that others need.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o622))?;
@@ -46,6 +60,11 @@ impl MemoryPipe {
             .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
             .open(&path)?;
         Ok(Self { path, file, readings: CompanionReadings::default() })
+    }
+
+    /// Keeps it for another attempt of the same account.
+    pub fn into_spare(self) -> SparePipe {
+        SparePipe(self)
     }
 
     /// Returns where it is.
@@ -101,7 +120,7 @@ mod tests {
     fn what_is_written_is_read_and_the_pipe_ends_with_its_attempt() {
         let folder = tempfile::tempdir().unwrap();
         let attempt = AttemptId::from_uuid(uuid::Uuid::from_u128(7));
-        let mut pipe = MemoryPipe::make(folder.path(), attempt).unwrap();
+        let mut pipe = MemoryPipe::make(folder.path(), attempt, None).unwrap();
         let path = pipe.path().to_owned();
         let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
 
@@ -111,5 +130,26 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o622);
         drop(pipe);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn the_next_attempt_of_the_account_gets_the_same_pipe_without_what_is_left_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let attempt = |number| AttemptId::from_uuid(uuid::Uuid::from_u128(number));
+        let mut first = MemoryPipe::make(folder.path(), attempt(7), None).unwrap();
+        let old_path = first.path().to_owned();
+        let mut writer = OpenOptions::new().write(true).open(&old_path).unwrap();
+        writer.write_all(b"m 1 0 3 10 20 15\n").unwrap();
+        first.drain(Millis::ZERO);
+        writer.write_all(b"m 1 0 4 10 20 15\nm 1 0").unwrap();
+
+        let mut next =
+            MemoryPipe::make(folder.path(), attempt(8), Some(first.into_spare())).unwrap();
+
+        assert!(!old_path.exists());
+        assert_eq!(next.drain(Millis::ZERO).memory(), None);
+        let mut writer = OpenOptions::new().write(true).open(next.path()).unwrap();
+        writer.write_all(b"m 1 0 5 10 20 15\n").unwrap();
+        assert_eq!(next.drain(Millis::ZERO).memory().unwrap().iteration, 5);
     }
 }

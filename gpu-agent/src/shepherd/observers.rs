@@ -7,17 +7,21 @@ use std::path::Path;
 use tessera_agent_core::environment::with_first_path;
 use tessera_frames::kernel::variables;
 
-use super::memory_pipe::MemoryPipe;
+use super::memory_pipe::{MemoryPipe, SparePipe};
 use super::protocol::SpawnOrder;
 
 /// Makes the pipe for the observers in an attempt's processes, and names it, the companion and the watch in the program's
 /// environment. Without a pipe the attempt runs like any other.
-pub fn observers_of(data: &Path, order: &mut SpawnOrder) -> Option<MemoryPipe> {
+pub fn observers_of(
+    data: &Path,
+    order: &mut SpawnOrder,
+    spare: Option<SparePipe>,
+) -> Option<MemoryPipe> {
     let (companion, watch) = (order.companion.clone(), order.watch.clone());
     if companion.is_none() && watch.is_none() {
         return None;
     }
-    let pipe = MemoryPipe::make(data, order.attempt).ok()?;
+    let pipe = MemoryPipe::make(data, order.attempt, spare).ok()?;
     if let Some(container) = &mut order.container {
         container.observe(&pipe.path().display().to_string(), watch.as_deref());
     }

@@ -27,8 +27,11 @@ use super::files;
 use super::group::{self, Group};
 use super::job::{ReportedEnd, RunningAttempt, Surroundings, never_ran};
 use super::limits::Controllers;
+use super::memory_pipe::SparePipe;
 use super::now::{self, NowFile};
-use super::protocol::{FromShepherd, ShepherdHello, SpawnOrder, ToShepherd, VERSION};
+use super::protocol::{
+    AccountNumbers, FromShepherd, ShepherdHello, SpawnOrder, ToShepherd, VERSION,
+};
 use super::record::{self, StoredExitRecord};
 use super::sessions::{self, MainEffect, SessionGround, Sessions};
 use super::socket::{AgentSocket, SocketInput};
@@ -82,6 +85,8 @@ pub struct Shepherd {
     job: Option<RunningAttempt>,
     ends: Vec<UnacknowledgedEnd>,
     now: NowFile,
+    /// The last attempt's pipe, with its account.
+    spare_pipe: Option<(Option<AccountNumbers>, SparePipe)>,
     /// When an attempt that was killed is killed again.
     killed_again: Millis,
     sessions: Sessions,
@@ -141,6 +146,7 @@ impl Shepherd {
             job: None,
             ends: Vec::new(),
             now,
+            spare_pipe: None,
             killed_again: Millis::ZERO,
             sessions,
         })
@@ -341,7 +347,9 @@ impl Shepherd {
             name: &self.name,
             launcher: &launcher.socket,
         };
-        RunningAttempt::start(around, order, script)
+        let spare = self.spare_pipe.take();
+        let spare = spare.filter(|(account, _)| *account == order.confinement.account);
+        RunningAttempt::start(around, order, script, spare.map(|(_, pipe)| pipe))
     }
 
     /// Serves the interactive sessions.
@@ -455,7 +463,7 @@ impl Shepherd {
                     self.launcher = None;
                     if let Some(job) = self.job.take() {
                         let record = job.abandoned(self.group.as_ref());
-                        self.finish(&job, record);
+                        self.finish(job, record);
                     }
                 }
             }
@@ -474,7 +482,7 @@ impl Shepherd {
             Reply::Failed { by_job, lease, detail } => {
                 let Some(job) = self.job.take() else { return };
                 let record = job.failed(&PrepareError { by_job, lease, detail });
-                self.finish(&job, record);
+                self.finish(job, record);
             }
             Reply::Ended { status, user_ms, system_ms, max_rss_kib, group_killed, clean } => {
                 self.report_memory();
@@ -488,14 +496,14 @@ impl Shepherd {
                     clean,
                 };
                 let record = job.finish(end, self.group.as_ref());
-                self.finish(&job, record);
+                self.finish(job, record);
             }
             // Only agents read and remove.
             Reply::Opened { .. } | Reply::Removed => {}
         }
     }
 
-    fn finish(&mut self, job: &RunningAttempt, record: ExitRecord) {
+    fn finish(&mut self, mut job: RunningAttempt, record: ExitRecord) {
         let (attempt, now) = (job.order().attempt, clock::boot_now());
         // Before its end is reported, after which nothing of it may run.
         self.sessions.main_ended(attempt, record.exit, &record.detail, now);
@@ -509,7 +517,9 @@ impl Shepherd {
         // can't remove is removed with the attempt's output.
         let is_foreign = job.order().confinement.account.is_some();
         let work = files::work_folder(&self.place.data, job.order().attempt, is_foreign);
-        let _ = fs::remove_dir_all(private_tmp(&work));
+        files::empty_tmp(&private_tmp(&work));
+        let account = job.order().confinement.account.clone();
+        self.spare_pipe = job.take_pipe().map(|pipe| (account, pipe));
     }
 
     /// Reports an end, and holds it until it is on disk (rule F12). A live agent journals the ends

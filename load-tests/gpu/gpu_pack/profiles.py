@@ -60,12 +60,10 @@ def by_stand_in(part, tasks):
             report = child.ready().go().report()
         with open(os.path.join(folder, "cuda-%d.jsonl" % report["pid"])) as file:
             events = player.of_stand_in([json.loads(line) for line in file])
-    windows, begin = [], report["began_ns"]
-    for took in report["tasks_ms"]:
-        windows.append((begin, begin + round(took * 1e6)))
-        begin = windows[-1][1]
-    # The last task ends with the run: its figure is rounded, and tasks follow each other within microseconds.
-    windows[-1] = (windows[-1][0], max(windows[-1][1], report["ended_ns"]))
+    # Each task by its own start: the machine may let time pass before the first one and between two.
+    windows = [
+        (start, start + round(took * 1e6)) for start, took in zip(report["starts_ns"], report["tasks_ms"])
+    ]
     keep(part, name + "-proxy", events, windows)
 
 

@@ -27,7 +27,7 @@ class Player:
 
     def __init__(self, driver, spec, launches):
         self.driver, self.spec, self.launches = driver, spec, launches
-        self.tasks, self.kernels, self.calls = [], 0, 0
+        self.tasks, self.starts, self.kernels, self.calls = [], [], 0, 0
         self.error = None
 
     def prepare(self):
@@ -70,6 +70,7 @@ class Player:
         done = 0
         while not stopped.is_set() and (iterations is None or done < iterations):
             begun = now_ns()
+            self.starts.append(begun)
             for step in self.spec["steps"]:
                 self.step(step)
             self.driver.synchronize(self.stream)
@@ -120,6 +121,7 @@ def main():
         "began_ns": begun,
         "ended_ns": ended,
         "tasks_ms": [round(took, 4) for player in players for took in player.tasks],
+        "starts_ns": [start for player in players for start in player.starts],
         "calls": sum(player.calls for player in players),
         "kernels": sum(player.kernels for player in players),
         "warm": warm,

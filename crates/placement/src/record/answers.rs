@@ -230,14 +230,22 @@ impl Answers {
     }
 }
 
+/// From this many times more entries in `before` on, each one is looked up instead of reading all of them: a chain
+/// remembers all of its ended jobs.
+const LOOK_UP_FROM: usize = 8;
+
 /// Returns the entries of `now`, each with its value in `before`, or with `missing` if it has none.
 fn paired<'a, K: Ord, V>(
     before: &'a BTreeMap<K, V>,
     now: &'a BTreeMap<K, V>,
     missing: &'a V,
 ) -> impl Iterator<Item = (&'a K, &'a V, &'a V)> {
+    let is_looked_up = before.len() / LOOK_UP_FROM > now.len();
     let mut old = before.iter().peekable();
     now.iter().map(move |(key, value)| {
+        if is_looked_up {
+            return (key, before.get(key).unwrap_or(missing), value);
+        }
         while old.next_if(|(known, _)| *known < key).is_some() {}
         let known = old.next_if(|(known, _)| *known == key);
         (key, known.map_or(missing, |(_, known)| known), value)

@@ -28,6 +28,7 @@ struct Arguments {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    machine::forget_removed_files();
     let cluster = Plan::new().node("n1", "a100-40gb").start();
     // The first job creates the slice that all others use.
     run(&cluster, 0)?;
@@ -41,6 +42,7 @@ fn main() -> anyhow::Result<()> {
     let (started, done) = (Spread::of(started), Spread::of(done));
     let (their_start, their_end) = match &arguments.hyperqueue_python {
         Some(python) => {
+            machine::forget_removed_files();
             let tasks = arguments.jobs.min(100);
             let running = peers::hyperqueue_running(python, tasks)?;
             (Some(running), Some(peers::hyperqueue_done(python, tasks)?))

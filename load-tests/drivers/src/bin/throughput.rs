@@ -54,6 +54,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Result<Value> {
+    machine::forget_removed_files();
     let plan = (1..=nodes).fold(Plan::new(), |plan, n| plan.node(&format!("n{n}"), "a100-40gb"));
     let cluster = plan.start();
     // Creates every layout once, since the figure measures jobs, not layouts.
@@ -73,6 +74,7 @@ fn measure(arguments: &Arguments, nodes: usize, output: Output) -> anyhow::Resul
     let ours = f64::from(arguments.jobs) / took.as_secs_f64();
     let theirs = match &arguments.hyperqueue_python {
         Some(python) => {
+            machine::forget_removed_files();
             let tasks = usize::try_from(arguments.jobs)?;
             Some(peers::hyperqueue_throughput(python, tasks, SLICES, nodes, output)?)
         }
