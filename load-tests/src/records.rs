@@ -194,19 +194,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "kernel-pairs",
-        // The record was made with tenfold times, and the former cost of a context switch.
-        options: &[
-            "--stretch",
-            "10",
-            "--switch-us",
-            "100",
-            "--tasks",
-            "10",
-            "--measured",
-            "30",
-            "--steady",
-            "12",
-        ],
+        options: &["--stretch", "10", "--tasks", "10", "--measured", "30", "--steady", "12"],
         figures: &[
             lower("/pairs/*/tessera/high_times_alone"),
             higher("/pairs/*/tessera/low_part_of_omniscient"),
@@ -221,14 +209,14 @@ pub const BENCHMARKS: &[Benchmark] = &[
         figures: &[
             lower("/pairs/*/tessera/high_times_alone"),
             higher("/pairs/*/tessera/low_part_of_omniscient_at_the_same_cost"),
+            higher("/pairs/*/tessera/low_part_of_woken_omniscient"),
         ],
         ..PLAIN
     },
     Benchmark {
         name: "kernel-stress",
         is_real_time: true,
-        // The record was made with the former cost of a context switch.
-        options: &["--switch-us", "100", "--tasks", "150"],
+        options: &["--tasks", "150"],
         figures: &[lower("/scenes/*/high_times_alone"), higher("/scenes/*/low_part_of_idle")],
         ..PLAIN
     },
@@ -236,7 +224,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         name: "take-over",
         program: Some("kernel-stress"),
         is_real_time: true,
-        options: &["--switch-us", "100", "take-over"],
+        options: &["take-over"],
         figures: &[
             lower("/scenes/*/first_task_times_alone"),
             lower("/scenes/*/thirty_tasks_times_alone"),
