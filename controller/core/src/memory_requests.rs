@@ -190,15 +190,20 @@ fn update_memory_requests(
     inventory: &NodeInventory,
     of: impl Fn(&WaitingJob) -> bool,
 ) {
-    for waiting in queue.waiting.values_mut() {
+    let mut changed = Vec::new();
+    for (key, waiting) in &mut queue.waiting {
         if waiting.declared == GpuRequest::Unknown && of(waiting) {
             let (declared, facts) = (&waiting.declared, &waiting.facts);
             let (own, gang) = (waiting.own, waiting.job.gang);
             waiting.memory = memory_request(predictions, inventory, declared, facts, own, gang);
-            waiting.job.gpu = sized(declared, None, waiting.memory.as_ref()).0;
+            let request = sized(declared, None, waiting.memory.as_ref()).0;
+            if request != waiting.job.gpu {
+                waiting.job.gpu = request;
+                changed.push(*key);
+            }
         }
     }
-    queue.find_runs();
+    queue.find_runs_of(&changed);
 }
 
 /// Adds to an explanation where the requested memory comes from, if not from the user.

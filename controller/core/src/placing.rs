@@ -207,8 +207,12 @@ impl ClusterState {
             // The others of a run are counted, and not looked at.
             for run in self.queue.runs(most) {
                 let listed = run.length.min(listed_max(run.first, run.length, places));
-                let first = self.queue.first_of(&run, listed);
-                candidates.listed.extend(first.map(|waiting| &waiting.job));
+                match listed {
+                    1 => candidates.listed.push(&run.first.job),
+                    _ => candidates
+                        .listed
+                        .extend(self.queue.first_of(&run, listed).map(|waiting| &waiting.job)),
+                }
                 candidates.unlisted += run.length - listed;
             }
             return candidates;

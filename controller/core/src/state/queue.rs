@@ -146,17 +146,21 @@ impl JobQueue {
         self.mark_head_after(key);
     }
 
-    /// Returns the first `most` jobs as runs of equal ones.
+    /// Returns the first `most` jobs as runs of equal ones. It passes over the queue once and compares keys only: jobs that
+    /// all differ cost no look-up each.
     pub(crate) fn runs(&self, most: usize) -> impl Iterator<Item = EqualRun<'_>> {
-        let mut left = most;
-        let mut heads = self.run_heads.iter().peekable();
+        let mut jobs = self.waiting.iter().take(most).peekable();
+        let mut heads = self.run_heads.iter();
+        heads.next();
         std::iter::from_fn(move || {
-            let head = heads.next().filter(|_| left > 0)?;
-            let end = heads.peek().map_or(Bound::Unbounded, |next| Bound::Excluded(**next));
-            let run = (Bound::Included(*head), end);
-            let length = self.waiting.range(run).take(left).count();
-            left -= length;
-            Some(EqualRun { first: self.waiting.get(head)?, run, length })
+            let (head, first) = jobs.next()?;
+            let end = heads.next();
+            let mut length = 1;
+            while jobs.next_if(|(key, _)| end != Some(*key)).is_some() {
+                length += 1;
+            }
+            let end = end.map_or(Bound::Unbounded, |next| Bound::Excluded(*next));
+            Some(EqualRun { first, run: (Bound::Included(*head), end), length })
         })
     }
 
@@ -183,6 +187,19 @@ impl JobQueue {
             before.is_none_or(|before| !waiting.equals(before))
         });
         self.run_heads = heads.map(|(key, _)| *key).collect();
+    }
+
+    /// Does the same where only the requests of `changed` did.
+    pub(crate) fn find_runs_of(&mut self, changed: &[QueueKey]) {
+        // Each takes some look-ups, and all together one pass over the queue.
+        if changed.len() > self.waiting.len() / 16 {
+            self.find_runs();
+            return;
+        }
+        for key in changed {
+            self.mark_head(*key);
+            self.mark_head_after(*key);
+        }
     }
 
     /// Records whether a job is the first of a run.
