@@ -53,8 +53,8 @@ pub fn remove(data: &Path, attempt: AttemptId) {
 }
 
 /// Removes what an attempt left in its folder for temporary files. Where it left nothing, the folder stays until
-/// [`remove`]: a file system without a journal (ext4) looks through all folders that were removed in the last half minute
-/// when it makes the next one, which took a tenth of a node's time under jobs of a millisecond.
+/// [`remove`]: when ext4 without a journal makes a folder, it looks through all that were removed in the last half minute.
+/// That took a tenth of a node's time under jobs of a millisecond.
 pub fn empty_tmp(tmp: &Path) {
     let is_empty = std::fs::read_dir(tmp).is_ok_and(|mut entries| entries.next().is_none());
     if !is_empty {

@@ -31,7 +31,7 @@ pub struct SparePipe(MemoryPipe);
 
 impl MemoryPipe {
     /// Makes the pipe of an attempt. Its name is the attempt's id, which no other job knows; the account of the job
-    /// only writes. A spare one has to be of the same account, since whoever opened it may still write.
+    /// only writes. A spare one has to be of the same account, since processes that opened it may still write.
     ///
     /// # Errors
     ///

@@ -141,8 +141,14 @@ impl JobQueue {
         if let Some(dependency) = &waiting.facts.rules.dependency {
             self.dependencies.add(waiting.job.id, waiting.place_in_array(), dependency);
         }
-        self.waiting.insert(key, waiting);
-        self.mark_head(key);
+        let before = self.waiting.range(..key).next_back();
+        if before.is_none_or(|(_, before)| !waiting.equals(before)) {
+            self.run_heads.insert(key);
+        }
+        if self.waiting.insert(key, waiting).is_some() {
+            // It replaces one that may have been the first of a run.
+            self.mark_head(key);
+        }
         self.mark_head_after(key);
     }
 
