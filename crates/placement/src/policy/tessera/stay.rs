@@ -108,7 +108,7 @@ pub(super) struct StayInput<'c> {
     /// The wait after which a job is served before all others ([`super::Tessera::patience`]).
     pub(super) patience: Millis,
     pub(super) now: Millis,
-    /// Whether earliest deadline first on whole GPUs decides about jobs with near deadlines even if there is slack.
+    /// Whether earliest deadline first on whole GPUs decides about jobs with deadlines even if there is slack.
     pub(super) plans_deadlines: bool,
 }
 
@@ -154,7 +154,7 @@ pub(super) fn decide(input: StayInput<'_>, queue: &[&QueuedJob], starts_max: usi
     }
 }
 
-/// Returns whether earliest deadline first on whole GPUs meets the near deadlines of the waiting jobs.
+/// Returns whether earliest deadline first on whole GPUs meets the deadlines of the waiting jobs.
 pub(super) fn deadline_pressure(input: StayInput<'_>, queue: &[&QueuedJob]) -> DeadlinePressure {
     match due_round(input, queue) {
         Some((mut round, timed)) => round.pressure_on(&timed),
@@ -187,7 +187,7 @@ pub(super) fn keeps_deadlines(
     due_round(input, queue).is_none_or(|(mut round, timed)| round.keeps_plan(&timed, decided))
 }
 
-/// Returns a round with the waiting jobs of the best priority that have a near deadline; `None` if there are none.
+/// Returns a round with the waiting jobs of the best priority that have a deadline; `None` if there are none.
 fn due_round<'c, 'q>(
     input: StayInput<'c>,
     queue: &[&'q QueuedJob],
@@ -200,7 +200,7 @@ fn due_round<'c, 'q>(
     let round = StayRound::new(input);
     let timed = ordered.iter().filter(has_deadline).map(|job| round.timed(job, queue.len()));
     let mut timed: Vec<TimedJob<'q>> =
-        timed.filter(|timed| timed.is_due(float(input.now)) && !round.is_aged(timed.job)).collect();
+        timed.filter(|timed| timed.deadline.is_some() && !round.is_aged(timed.job)).collect();
     let best = timed.iter().map(|timed| timed.job.queue_rank).min()?;
     timed.retain(|timed| timed.job.queue_rank == best);
     Some((round, timed))
@@ -255,7 +255,7 @@ struct DuePlans {
 }
 
 impl DuePlans {
-    /// Plans the jobs with near deadlines of a priority, once the first of them is served.
+    /// Plans the jobs with deadlines of a priority, once the first of them is served.
     fn serve<'c>(
         &mut self,
         round: &mut StayRound<'c>,
@@ -264,7 +264,7 @@ impl DuePlans {
         (starts_max, waiting): (usize, usize),
     ) {
         let rank = next.job.queue_rank;
-        if self.rank == Some(rank) || !next.is_due(float(round.now)) || round.is_aged(next.job) {
+        if self.rank == Some(rank) || next.deadline.is_none() || round.is_aged(next.job) {
             return;
         }
         self.rank = Some(rank);

@@ -79,7 +79,7 @@ struct DuePlan<'c> {
 /// What deadlines mean for a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum DeadlinePressure {
-    /// No job has a near deadline, or whole GPUs do not meet all deadlines.
+    /// No job has a deadline, or whole GPUs do not meet all deadlines.
     Unplanned,
     /// Whole GPUs meet all deadlines, and there is slack.
     Loose,
@@ -171,7 +171,7 @@ impl<'c> StayRound<'c> {
         Some(float(self.now) + price + float(run.time) * (1.0 - done))
     }
 
-    /// Serves the jobs with a near deadline among these, if a plan on whole GPUs decides about them. Returns the jobs
+    /// Serves the jobs with a deadline among these, if a plan on whole GPUs decides about them. Returns the jobs
     /// about which it decided.
     pub(super) fn serve_deadlines(
         &mut self,
@@ -219,11 +219,11 @@ impl<'c> StayRound<'c> {
         decided
     }
 
-    /// Returns the jobs with a near deadline that may have a whole GPU, the earliest deadline first.
+    /// Returns the jobs with a deadline that may have a whole GPU, the earliest deadline first.
     fn due_jobs<'q>(&self, timed: &[TimedJob<'q>]) -> Vec<DueJob<'q, 'c>> {
-        let now = float(self.now);
         let mut found: Vec<DueJob<'q, 'c>> = Vec::new();
-        for one in timed.iter().filter(|one| one.is_due(now)) {
+        // Also far ones: a long job that starts now may still run then.
+        for one in timed {
             let Some(deadline) = one.deadline else { continue };
             // A quota may not be enough for all of them on whole GPUs.
             if self.quotas.as_ref().is_some_and(|quotas| quotas.left_for(one.job).is_some()) {

@@ -160,7 +160,8 @@ pub(super) fn sized<'c>(
     thrift: f64,
 ) -> SizedJob<'c> {
     let request = SliceRequest::of(&job.gpu, None);
-    let limit = knowledge.jobs.facts(job.id).limit;
+    let facts = knowledge.jobs.facts(job.id);
+    let limit = facts.limit;
     let mut found: Vec<SizeOption<'c>> = Vec::new();
     let mut measured: Vec<bool> = Vec::new();
     let mut known = false;
@@ -192,7 +193,11 @@ pub(super) fn sized<'c>(
     }
     // The effect of energy on a job of unknown speeds can't be computed.
     if known {
+        let fastest = found.iter().min_by(|a, b| a.ms.total_cmp(&b.ms)).copied();
         spare(kinds, &mut found, thrift);
+        // It may be the only size that meets a deadline.
+        let is_spared = |fastest: &SizeOption<'c>| found.iter().all(|left| left.ms > fastest.ms);
+        found.extend(fastest.filter(is_spared).filter(|_| facts.deadline.is_some()));
     }
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
