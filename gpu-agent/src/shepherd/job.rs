@@ -271,7 +271,7 @@ impl RunningAttempt {
         }
     }
 
-    /// Takes the pipe of an attempt that has ended.
+    /// Takes the pipe of an attempt that has ended. One that left processes behind keeps it: they may still report.
     pub fn take_pipe(&mut self) -> Option<SparePipe> {
         self.memory_pipe.take().map(MemoryPipe::into_spare)
     }
@@ -515,6 +515,7 @@ impl RunningAttempt {
             }
         }
         if !end.clean {
+            self.memory_pipe = None;
             detail.push_str("; a process that it left behind can't be killed");
         }
         self.record(outcome, evidence.exit, detail, end)

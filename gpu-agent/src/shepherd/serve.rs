@@ -505,6 +505,8 @@ impl Shepherd {
 
     fn finish(&mut self, mut job: RunningAttempt, record: ExitRecord) {
         let (attempt, now) = (job.order().attempt, clock::boot_now());
+        // Their processes, and those of a launcher that died, may end later.
+        let may_report = self.sessions.run_in(attempt) || self.launcher.is_none();
         // Before its end is reported, after which nothing of it may run.
         self.sessions.main_ended(attempt, record.exit, &record.detail, now);
         self.sessions.end_all(attempt, now);
@@ -519,7 +521,8 @@ impl Shepherd {
         let work = files::work_folder(&self.place.data, job.order().attempt, is_foreign);
         files::empty_tmp(&private_tmp(&work));
         let account = job.order().confinement.account.clone();
-        self.spare_pipe = job.take_pipe().map(|pipe| (account, pipe));
+        let pipe = job.take_pipe().filter(|_| !may_report);
+        self.spare_pipe = pipe.map(|pipe| (account, pipe));
     }
 
     /// Reports an end, and holds it until it is on disk (rule F12). A live agent journals the ends

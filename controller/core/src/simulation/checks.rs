@@ -136,6 +136,7 @@ fn memory_is_shared_by_nobody(world: &World) {
 /// After a commit the state equals the store, except for jobs that are not announced yet.
 pub(super) fn check_state_equals_store(world: &World) {
     let cluster = &world.controller.cluster;
+    cluster.queue.check_runs();
     let unheard: BTreeSet<JobId> = world
         .controller
         .inbox

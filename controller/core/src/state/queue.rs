@@ -186,13 +186,24 @@ impl JobQueue {
 
     /// Finds the runs of equal jobs again, after requests of waiting jobs changed.
     pub(crate) fn find_runs(&mut self) {
+        self.run_heads = self.all_heads();
+    }
+
+    /// Returns the first job of each run, by reading the whole queue.
+    fn all_heads(&self) -> BTreeSet<QueueKey> {
         let mut before: Option<&WaitingJob> = None;
         let waiting = self.waiting.iter();
         let heads = waiting.filter(|(_, waiting)| {
             let before = before.replace(waiting);
             before.is_none_or(|before| !waiting.equals(before))
         });
-        self.run_heads = heads.map(|(key, _)| *key).collect();
+        heads.map(|(key, _)| *key).collect()
+    }
+
+    /// Checks that the runs that are kept are those of the whole queue.
+    #[cfg(test)]
+    pub(crate) fn check_runs(&self) {
+        assert_eq!(self.run_heads, self.all_heads(), "the runs of equal jobs differ");
     }
 
     /// Does the same where only the requests of `changed` did.

@@ -271,3 +271,21 @@ fn push<K: Clone, V: PartialEq + Clone>(changes: &mut Vec<(K, V)>, key: &K, old:
         changes.push((key.clone(), now.clone()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_the_same_whether_old_answers_are_read_or_looked_up() {
+        let now = BTreeMap::from([(1, 10), (50, 51), (200, 7), (300, 0)]);
+        let few = BTreeMap::from([(1, 10), (50, 50)]);
+        // With so many others, each is looked up.
+        let others = (60..160).map(|key| (key, key));
+        let many: BTreeMap<i32, i32> = few.clone().into_iter().chain(others).collect();
+        assert!(many.len() / LOOK_UP_FROM > now.len());
+
+        assert_eq!(changed(&few, &now, &0), [(50, 51), (200, 7)]);
+        assert_eq!(changed(&many, &now, &0), [(50, 51), (200, 7)]);
+    }
+}

@@ -32,7 +32,7 @@ use crate::offer::Offer;
 use crate::view::QueuedJob;
 
 /// How much slack a plan leaves a job under pressure at most, as a multiple of its least time. Chosen: with 4, fewer of the
-/// deadlines are missed that whole GPUs meet (27 instead of 39 of 4,800). But where these miss many, up to 13 % fewer
+/// deadlines were missed that whole GPUs meet (27 instead of 39 of 4,800). But where these miss many, up to 13 % fewer
 /// deadlines are met.
 const PRESSED: f64 = 0.5;
 

@@ -194,10 +194,11 @@ pub(super) fn sized<'c>(
     // The effect of energy on a job of unknown speeds can't be computed.
     if known {
         let fastest = found.iter().min_by(|a, b| a.ms.total_cmp(&b.ms)).copied();
-        spare(kinds, &mut found, thrift);
         // It may be the only size that meets a deadline.
+        let fastest = fastest.filter(|_| facts.deadline.is_some());
+        spare(kinds, &mut found, thrift);
         let is_spared = |fastest: &SizeOption<'c>| found.iter().all(|left| left.ms > fastest.ms);
-        found.extend(fastest.filter(is_spared).filter(|_| facts.deadline.is_some()));
+        found.extend(fastest.filter(is_spared));
     }
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
