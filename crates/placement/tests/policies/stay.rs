@@ -337,12 +337,33 @@ fn a_job_of_unknown_length_gets_half_of_a_gpu_while_there_are_few_jobs() {
     let (why, slices) = first_start(&partly_busy(1), vec![gib(4)]);
 
     assert!(slices >= 3, "{slices}: {why}");
-    assert!(why.contains("so it gets half of a GPU if one is free"), "{why}");
+    assert!(why.contains("so it gets at least 40 % of a GPU if that is free"), "{why}");
+}
+
+#[test]
+fn a_job_of_unknown_length_gets_a_quarter_of_a_gpu_while_there_are_not_many_jobs() {
+    for (busy, waiting) in [(6, 1), (1, 30)] {
+        let (why, slices) = first_start(&partly_busy(busy), vec![gib(4); waiting]);
+
+        assert_eq!(slices, 2, "{why}");
+        assert!(why.contains("so it gets at least 20 % of a GPU if that is free"), "{why}");
+    }
+}
+
+#[test]
+fn the_first_jobs_of_unknown_length_get_large_slices_unless_there_is_only_one_gpu() {
+    for (gpus, least) in [(1, 1), (8, 3)] {
+        let view = cluster((0..gpus).map(|_| a100(&[])));
+
+        let (why, slices) = first_start(&(view, KnownFacts::default()), vec![gib(4)]);
+
+        assert!(if gpus == 1 { slices == least } else { slices >= least }, "{slices}: {why}");
+    }
 }
 
 #[test]
 fn a_job_of_unknown_length_gets_a_small_slice_once_many_jobs_run_or_wait() {
-    for (busy, waiting) in [(6, 1), (1, 60)] {
+    for (busy, waiting) in [(6, 25), (1, 80)] {
         let (why, slices) = first_start(&partly_busy(busy), vec![gib(4); waiting]);
 
         assert_eq!(slices, 1, "{why}");
@@ -362,7 +383,7 @@ fn a_job_of_unknown_length_takes_a_small_slice_if_no_other_is_free() {
 fn a_job_prefers_slices_with_the_multiprocessors_of_its_first_kernel_while_all_could_have_them() {
     // Of 100 multiprocessors, a slice has 14, two have 28, and three have 42. Of the halves, 4g costs less than 3g.
     for (busy, needed, slices_with_them) in
-        [(3, 25, Some(2)), (3, 40, Some(4)), (3, 63, None), (1, 90, Some(7))]
+        [(5, 25, Some(2)), (3, 40, Some(4)), (3, 63, None), (1, 90, Some(7))]
     {
         let (view, known) = partly_busy(busy);
         // More than every job could have changes nothing.

@@ -11,7 +11,7 @@
 //!   end by then. The first [`DEPTH`] waiting jobs have reservations, and so has each job of a planned batch.
 //!   (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is
 //!   never withheld.
-//! - **Unknown lengths** ([`unknown_length`]). While there are few jobs, such a job prefers half of a GPU.
+//! - **Unknown lengths** ([`unknown_length`]). The fewer jobs there are, the larger are the slices that such a job prefers.
 //! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it is
 //!   expected to end sooner elsewhere. It then has a reservation.
 //!
@@ -85,6 +85,10 @@ const TOLERANCE: f64 = 1.1;
 /// How much waiting jobs count for the size of a job about which nothing is known. It may turn out to be the
 /// longest, which would run on alone on a small slice. Chosen on seeds 1 to 10, for batches of 5 to 20.
 const UNKNOWN_OTHERS: f64 = 0.5;
+
+/// The power with which scarce space counts for the same job. While it runs, more space becomes free. Chosen on seeds
+/// 301 to 320.
+const UNKNOWN_SCARCITY: f64 = 0.5;
 
 /// The part of the time to its deadline that a job may take on a place that is chosen by its cost: the rest
 /// covers a late start. Chosen.
@@ -400,7 +404,7 @@ impl<'c> StayRound<'c> {
         let all_gpus = float_count(gpus.max(1)) * scale;
         let all = ((work + survey.running_work * scale) / all_gpus).max(survey.longest);
         let running = scale * float_count(running);
-        StayHorizon::of(&survey, all, now, (running, all_gpus))
+        StayHorizon::of(&survey, all, now, running)
     }
 
     /// Returns a job with its time on the place that costs least, if so many jobs wait.
@@ -579,7 +583,10 @@ impl<'c> StayRound<'c> {
         if sized.known {
             return sized;
         }
-        let all = UNKNOWN_OTHERS * others * self.scarcity() + self.horizon.arrivals_in_long_run;
+        // A reserved slot does not become free for others.
+        let power = if self.reservations.is_empty() { UNKNOWN_SCARCITY } else { 1.0 };
+        let space = self.scarcity().powf(power);
+        let all = UNKNOWN_OTHERS * others * space + self.horizon.arrivals_in_long_run;
         let mut sized = sizes::sized(&self.kinds, self.knowledge, job, all, self.thrift);
         self.prefer_lasting(job, &mut sized, others);
         sized

@@ -135,10 +135,15 @@ pub(super) fn describe_size(
                  so smaller slices come last"
             );
         }
-        summary.push_str(match sized.prefers_half {
-            true => "; how long it takes is not known, and there are few jobs, so it gets half of a GPU if one is free",
-            false => "; how long it takes is not known, so the size leaves space for others",
-        });
+        summary.push_str("; how long it takes is not known");
+        let _ = match sized.prefers {
+            Some(part) => write!(
+                summary,
+                ", and there are few jobs, so it gets at least {:.0} % of a GPU if that is free",
+                100.0 * part
+            ),
+            None => write!(summary, ", so the size leaves space for others"),
+        };
         return;
     }
     let why = match others {

@@ -18,9 +18,9 @@ const BATCH_MS: f64 = 60_000.0;
 /// The least number of jobs that can be recognised as a batch. Chosen.
 const EVIDENCE_MIN: usize = 5;
 
-/// How many jobs are expected on each GPU if too few are seen to conclude anything. Chosen: a few of those
-/// that a GPU with seven slices can hold.
-const USUAL_JOBS_PER_GPU: f64 = 6.0;
+/// How many jobs are expected if too few are seen to conclude anything. Chosen on seeds 301 to 320: one GPU is
+/// kept in small slices, but in a larger cluster the first jobs get large ones.
+const USUAL_JOBS: f64 = 12.0;
 
 /// How many more jobs arrive during a run of unknown length than during one that is like the others. Chosen
 /// on seeds 1 to 5.
@@ -88,15 +88,15 @@ pub(super) struct StayHorizon {
 
 impl StayHorizon {
     /// Derives the horizon from a survey, in which everything takes `ms` from `now` on. `running` is how many
-    /// jobs run on so many GPUs.
-    pub(super) fn of(survey: &Survey, ms: f64, now: f64, (running, gpus): (f64, f64)) -> Self {
+    /// jobs run.
+    pub(super) fn of(survey: &Survey, ms: f64, now: f64, running: f64) -> Self {
         let batch = survey.newest - survey.oldest <= BATCH_MS;
         let closed = batch || now - survey.newest >= QUIET * ms;
         let later = survey.running.iter().filter(|at| **at > survey.oldest + BATCH_MS).count();
         let seen = super::float_count(survey.running.len().max(1));
         let arrivals = if closed { 0.0 } else { running * super::float_count(later) / seen };
         let few = survey.count < EVIDENCE_MIN && now - survey.newest < BATCH_MS;
-        let unknown = if few { USUAL_JOBS_PER_GPU * gpus } else { LONG_RUN * arrivals };
+        let unknown = if few { USUAL_JOBS } else { LONG_RUN * arrivals };
         let arrivals_in_long_run = unknown.max(LONG_RUN * arrivals);
         Self { ms, arrivals, arrivals_in_long_run, closed, batch, few, running }
     }

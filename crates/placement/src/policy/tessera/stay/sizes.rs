@@ -128,8 +128,8 @@ pub(super) struct SizedJob<'c> {
     pub(super) least_ms: f64,
     /// Whether any of its times is known.
     pub(super) known: bool,
-    /// Whether halves of GPUs come first, because it may run for long.
-    pub(super) prefers_half: bool,
+    /// Sizes of at least this part of a GPU come first, because it may run for long.
+    pub(super) prefers: Option<f64>,
     /// Sizes with at least so many multiprocessors come first, because its first kernel needs them.
     pub(super) multiprocessors: Option<u16>,
     /// Whether only whole GPUs are considered, because that meets all deadlines.
@@ -139,8 +139,8 @@ pub(super) struct SizedJob<'c> {
 impl<'c> SizedJob<'c> {
     /// Returns a job with a deadline that gets one of these whole GPUs.
     pub(super) const fn due(options: Vec<SizeOption<'c>>, least_ms: f64) -> Self {
-        let (prefers_half, multiprocessors) = (false, None);
-        Self { options, least_ms, known: true, prefers_half, multiprocessors, is_due: true }
+        let (prefers, multiprocessors) = (None, None);
+        Self { options, least_ms, known: true, prefers, multiprocessors, is_due: true }
     }
 }
 
@@ -202,8 +202,8 @@ pub(super) fn sized<'c>(
     }
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
-    let (prefers_half, multiprocessors) = (false, None);
-    SizedJob { options: found, least_ms, known, prefers_half, multiprocessors, is_due: false }
+    let (prefers, multiprocessors) = (None, None);
+    SizedJob { options: found, least_ms, known, prefers, multiprocessors, is_due: false }
 }
 
 /// Returns the whole GPUs on which a job may run and has a time, one for each kind. GPUs with MIG off have no

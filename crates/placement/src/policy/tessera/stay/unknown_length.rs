@@ -1,8 +1,8 @@
 //! Which sizes suit a job of unknown length for its whole run.
 //!
-//! Such a job may turn out to be the longest. On a small slice it would then run on alone in the end. So while there
-//! are few jobs, it prefers half of a GPU at least ([`least_part`]). This orders sizes and excludes none: a job takes
-//! a small slice if no other is free, and never waits for a larger one.
+//! Such a job may turn out to be the longest. On a small slice it would then run on alone in the end. So the fewer jobs
+//! there are, the larger are the parts of a GPU that it prefers ([`least_part`]): half, then a quarter, then any. This
+//! orders sizes and excludes none: a job takes a small slice if no other is free, and never waits for a larger one.
 //!
 //! A job of which not even the memory is known keeps the order by cost: it may run out of memory on any slice, and
 //! then starts again.
@@ -17,25 +17,23 @@ use super::StayRound;
 use super::sizes::{GpuKind, SizeOption, SizedJob};
 use crate::view::QueuedJob;
 
-/// How many jobs there are for each GPU from which on any size suits, while more jobs seem to arrive. Chosen on seeds
-/// 301 to 310: with 2, the mean of `fragments`, whose jobs need no large slices, is 4 % longer.
-const CROWDED: f64 = 1.25;
+/// What a job prefers while more jobs seem to arrive: up to how many jobs for each GPU, and at least which part of a GPU.
+/// Halves of an A100 are its 3g and 4g, and its quarter is 2g. Chosen on seeds 301 to 320, on which a 1g slice of a long
+/// job determined most makespans. The jobs of `fragments` need no large slices, and take 4 % longer with them.
+const PREFERRED: &[(f64, f64)] = &[(2.0, 0.4), (5.0, 0.2)];
 
 /// The same if no more jobs seem to arrive: no later job needs the space then. Chosen on seeds 1 to 30, for batches
 /// of 5 to 20 jobs; a GPU has seven slices.
-const CROWDED_IF_CLOSED: f64 = 7.0;
+const PREFERRED_IF_CLOSED: &[(f64, f64)] = &[(7.0, 0.4)];
 
 /// How much a job that runs counts among them. Chosen: it is half done on average.
 const RUNNING: f64 = 0.5;
 
-/// The part of a GPU that a job prefers at least before. Chosen: halves of an A100 are its 3g and 4g.
-const LEAST_PART: f64 = 0.4;
-
 /// Returns the part of a GPU that a job prefers at least, with so many other jobs on so many GPUs. `is_open` is
 /// whether more jobs seem to arrive.
 fn least_part(jobs: f64, gpus: f64, is_open: bool) -> f64 {
-    let crowded = if is_open { CROWDED } else { CROWDED_IF_CLOSED };
-    if jobs < crowded * gpus { LEAST_PART } else { 0.0 }
+    let preferred = if is_open { PREFERRED } else { PREFERRED_IF_CLOSED };
+    preferred.iter().find(|(each, _)| jobs < each * gpus).map_or(0.0, |(_, part)| *part)
 }
 
 impl<'c> StayRound<'c> {
@@ -63,7 +61,7 @@ impl<'c> StayRound<'c> {
             if jobs * part <= gpus { part } else { 0.0 }
         };
         let needed: Vec<f64> = self.kinds.iter().map(|kind| with_enough(kind).max(least)).collect();
-        sized.prefers_half = least > 0.0;
+        sized.prefers = (least > 0.0).then_some(least);
         sized.multiprocessors = folded.filter(|_| needed.iter().any(|part| *part > least));
         let lacking = |option: &SizeOption<'_>| {
             (needed[option.kind] - self.kinds[option.kind].part(option.profile)).max(0.0)
