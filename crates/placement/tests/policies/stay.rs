@@ -350,15 +350,21 @@ fn a_job_of_unknown_length_gets_a_quarter_of_a_gpu_while_there_are_not_many_jobs
     }
 }
 
+/// The compute slices of the only job on so many empty GPUs.
+fn slices_of_the_first_job(gpus: usize, request: GpuRequest) -> u8 {
+    let view = cluster((0..gpus).map(|_| a100(&[])));
+    first_start(&(view, KnownFacts::default()), vec![request]).1
+}
+
 #[test]
-fn the_first_jobs_of_unknown_length_get_large_slices_unless_there_is_only_one_gpu() {
-    for (gpus, least) in [(1, 1), (8, 3)] {
-        let view = cluster((0..gpus).map(|_| a100(&[])));
+fn the_first_job_of_unknown_length_gets_a_large_slice_unless_there_is_only_one_gpu() {
+    assert_eq!(slices_of_the_first_job(1, gib(4)), 1);
+    assert!(slices_of_the_first_job(8, gib(4)) >= 3);
+}
 
-        let (why, slices) = first_start(&(view, KnownFacts::default()), vec![gib(4)]);
-
-        assert!(if gpus == 1 { slices == least } else { slices >= least }, "{slices}: {why}");
-    }
+#[test]
+fn a_first_job_that_states_no_memory_begins_on_a_small_slice() {
+    assert_eq!(slices_of_the_first_job(8, GpuRequest::Unknown), 1);
 }
 
 #[test]

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tessera_model::mig::ProfileId;
-use tessera_model::spec::QueueRank;
+use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 
 pub(super) use self::deadlines::DeadlinePressure;
@@ -586,7 +586,9 @@ impl<'c> StayRound<'c> {
         // A reserved slot does not become free for others.
         let power = if self.reservations.is_empty() { UNKNOWN_SCARCITY } else { 1.0 };
         let space = self.scarcity().powf(power);
-        let all = UNKNOWN_OTHERS * others * space + self.horizon.arrivals_in_long_run;
+        let states_memory = !matches!(job.gpu, GpuRequest::Unknown);
+        let arrivals = self.horizon.arrivals_for(states_memory, self.available_gpus());
+        let all = UNKNOWN_OTHERS * others * space + arrivals;
         let mut sized = sizes::sized(&self.kinds, self.knowledge, job, all, self.thrift);
         self.prefer_lasting(job, &mut sized, others);
         sized

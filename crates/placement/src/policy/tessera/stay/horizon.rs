@@ -22,6 +22,10 @@ const EVIDENCE_MIN: usize = 5;
 /// kept in small slices, but in a larger cluster the first jobs get large ones.
 const USUAL_JOBS: f64 = 12.0;
 
+/// How many are expected on each GPU by a job that states no memory. Chosen: it begins on a small slice, and moves up if
+/// it runs out of memory.
+const USUAL_JOBS_PER_GPU: f64 = 6.0;
+
 /// How many more jobs arrive during a run of unknown length than during one that is like the others. Chosen
 /// on seeds 1 to 5.
 const LONG_RUN: f64 = 2.0;
@@ -75,7 +79,7 @@ pub(super) struct StayHorizon {
     /// How many jobs are expected to arrive during a run.
     pub(super) arrivals: f64,
     /// The same for a job about which nothing is known, which may run for long.
-    pub(super) arrivals_in_long_run: f64,
+    arrivals_in_long_run: f64,
     /// Whether no more jobs seem to come.
     closed: bool,
     /// Whether all jobs that wait or run were submitted together.
@@ -109,6 +113,14 @@ impl StayHorizon {
     /// Returns whether too few jobs were seen to conclude anything.
     pub(super) const fn sees_few(&self) -> bool {
         self.few
+    }
+
+    /// Returns how many jobs a job of unknown length expects to arrive during its run, on so many GPUs.
+    pub(super) fn arrivals_for(&self, states_memory: bool, gpus: f64) -> f64 {
+        if self.few && !states_memory {
+            return self.arrivals_in_long_run.max(USUAL_JOBS_PER_GPU * gpus);
+        }
+        self.arrivals_in_long_run
     }
 
     /// Returns whether more jobs seem to come.

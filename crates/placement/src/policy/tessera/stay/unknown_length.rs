@@ -37,6 +37,11 @@ fn least_part(jobs: f64, gpus: f64, is_open: bool) -> f64 {
 }
 
 impl<'c> StayRound<'c> {
+    /// Returns how many GPUs may take jobs.
+    pub(super) fn available_gpus(&self) -> f64 {
+        self.kinds.iter().map(|kind| f64::from(kind.count)).sum()
+    }
+
     /// Puts the sizes first that suit a job of unknown length, with `others` waiting. Equals keep their order by cost.
     ///
     /// Multiprocessors are preferred and never required: too few only slow a job down.
@@ -48,7 +53,7 @@ impl<'c> StayRound<'c> {
         if has_quota || is_scarce || self.horizon.sees_few() {
             return;
         }
-        let gpus: f64 = self.kinds.iter().map(|kind| f64::from(kind.count)).sum();
+        let gpus = self.available_gpus();
         let running = self.horizon.running + float_count(self.started);
         let jobs = others + RUNNING * (running + 1.0);
         let least = match job.gpu {
