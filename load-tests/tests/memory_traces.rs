@@ -235,12 +235,22 @@ fn what_a_program_allocates_before_its_first_kernel_is_shown_with_the_multiproce
 #[test]
 fn a_refusal_of_the_driver_that_the_program_survives_is_none() {
     let cluster = cluster();
-    // After each refusal it frees a step and tries again, as caching allocators do. Another program fails.
-    let line = "--step 2GiB --limit 6GiB --retries 1000000 --every-ms 20; ls /nowhere";
-    let mut request = watched(line);
-    request.script = request.script.map(|text| text.replacen("exec ", "timeout 3 ", 1));
+    // After each refusal it frees a step and tries again, as caching allocators do, and it ends between two
+    // requests. Another program fails.
+    let [state, stop] = ["state", "stop"].map(|name| cluster.scratch().join(name));
+    let line = format!(
+        "--step 2GiB --limit 6GiB --retries 1000000 --every-ms 20 --state {} --stop-when {}; ls /nowhere",
+        state.display(),
+        stop.display()
+    );
+    let mut request = watched(&line);
+    request.script = request.script.map(|text| text.replacen("exec ", "", 1));
 
     let id = cluster.submit(&request).job_id;
+    wait::until(3 * SOON, "twenty requests", || {
+        (cluster.logs(id).matches("held_bytes").count() >= 20).then_some(())
+    });
+    std::fs::write(&stop, "").unwrap();
     let job = cluster.wait_end(id, 3 * SOON);
 
     assert_eq!(attempts(&job), [(4_864, "failed")], "{job:?}");
