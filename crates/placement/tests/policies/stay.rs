@@ -386,6 +386,52 @@ fn a_job_of_unknown_length_takes_a_small_slice_if_no_other_is_free() {
 }
 
 #[test]
+fn while_a_job_that_needs_most_of_a_gpu_waits_no_other_prefers_a_large_slice() {
+    let slices = |behind: u64| first_start(&partly_busy(7), vec![gib(4), gib(behind)]).1;
+
+    assert_eq!((slices(4), slices(30)), (2, 1));
+}
+
+#[test]
+fn of_jobs_of_unknown_length_the_first_and_the_first_that_needs_most_of_a_gpu_have_reservations() {
+    let (view, known) = partly_busy(8);
+    let mut jobs = queue([gib(4), gib(8), gib(30), gib(30), gib(4)]);
+    just_now(&mut jobs);
+
+    let decided = decide(&known, &view, &jobs);
+
+    let has_reservation = |decision: &&Decision| why(decision).summary.contains("reserved for it");
+    let with_one: Vec<u64> = decided
+        .iter()
+        .filter(has_reservation)
+        .filter_map(|decision| match decision {
+            Decision::Wait { job, .. } => Some(job.number()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(with_one, [1, 3], "{:?}", short(&view, &decided));
+}
+
+#[test]
+fn a_gpu_with_few_jobs_of_unknown_length_is_kept_for_a_job_that_needs_most_of_one() {
+    let one = a100(&[("1g.5gb", 0, taken(103))]);
+    let view = cluster([partly_taken([100, 101, 102]), one]);
+    // The three have run for longer.
+    let ran = [(100, 5_000), (101, 5_000), (102, 5_000), (103, 60)].into();
+    let known = KnownFacts { ran, ..KnownFacts::default() };
+    let mut jobs = queue([gib(30), gib(4)]);
+    just_now(&mut jobs);
+
+    let decided = decide(&known, &view, &jobs);
+
+    let small = decided.iter().find_map(|decision| match decision {
+        Decision::Start { place, .. } => Some(&place.gpu),
+        _ => None,
+    });
+    assert_eq!(small, Some(&view.gpus[0].id), "{:?}", short(&view, &decided));
+}
+
+#[test]
 fn a_job_prefers_slices_with_the_multiprocessors_of_its_first_kernel_while_all_could_have_them() {
     // Of 100 multiprocessors, a slice has 14, two have 28, and three have 42. Of the halves, 4g costs less than 3g.
     for (busy, needed, slices_with_them) in

@@ -12,6 +12,7 @@
 //!   (EASY has one, and conservative backfill one for each job.) A free place that no reservation needs is
 //!   never withheld.
 //! - **Unknown lengths** ([`unknown_length`]). The fewer jobs there are, the larger are the slices that such a job prefers.
+//!   Only the first that waits has a reservation, and the first that needs most of a GPU.
 //! - **Waiting for a better place**. A job whose times are known may leave a free slice to others if it is
 //!   expected to end sooner elsewhere. It then has a reservation.
 //!
@@ -238,6 +239,8 @@ struct StayRound<'c> {
     horizon: StayHorizon,
     started: usize,
     first_waiting: Option<JobId>,
+    /// The waiting jobs that need most of a GPU.
+    wide: BTreeSet<JobId>,
     missed: Vec<MissedSizes>,
     decisions: Vec<Decision>,
 }
@@ -315,6 +318,7 @@ impl<'c> StayRound<'c> {
             horizon: StayHorizon::default(),
             started: 0,
             first_waiting: None,
+            wide: BTreeSet::new(),
             missed: Vec::new(),
             decisions: Vec::new(),
         }
@@ -326,6 +330,8 @@ impl<'c> StayRound<'c> {
         let waiting = queue.len() + unlisted;
         let timed: Vec<TimedJob<'_>> = ordered.iter().map(|job| self.timed(job, waiting)).collect();
         self.horizon = self.look_ahead(&timed, rest.len() + unlisted);
+        self.wide =
+            timed.iter().filter(|timed| timed.is_wide()).map(|timed| timed.job.id).collect();
         // Jobs that the round does not list can't be planned.
         if rest.is_empty() && unlisted == 0 && self.run_planned(&timed, starts_max) {
             return;
@@ -412,18 +418,38 @@ impl<'c> StayRound<'c> {
         if job.share.is_some() {
             let work_ms = sizes::UNKNOWN_MS / 7.0;
             let ms = sizes::UNKNOWN_MS;
-            return TimedJob { job, ms, least_ms: ms, work_ms, known: false, deadline: None };
+            let least_part = 0.0;
+            return TimedJob {
+                job,
+                ms,
+                least_ms: ms,
+                work_ms,
+                least_part,
+                known: false,
+                deadline: None,
+            };
         }
         let sized =
             sizes::sized(&self.kinds, self.knowledge, job, float_count(waiting), self.thrift);
         let Some(first) = sized.options.first() else {
             let ms = sizes::UNKNOWN_MS;
-            return TimedJob { job, ms, least_ms: 0.0, work_ms: 0.0, known: false, deadline: None };
+            let (least_ms, work_ms, least_part) = (0.0, 0.0, 0.0);
+            return TimedJob {
+                job,
+                ms,
+                least_ms,
+                work_ms,
+                least_part,
+                known: false,
+                deadline: None,
+            };
         };
         let work_ms = first.ms * self.kinds[first.kind].part(first.profile);
         let least_ms = sized.least_ms;
         let deadline = self.deadline_of(job, &sized);
-        TimedJob { job, ms: first.ms, least_ms, work_ms, known: sized.known, deadline }
+        let parts = sized.options.iter().map(|option| self.kinds[option.kind].part(option.profile));
+        let least_part = parts.fold(1.0, f64::min);
+        TimedJob { job, ms: first.ms, least_ms, work_ms, least_part, known: sized.known, deadline }
     }
 
     /// Returns whether a job with the same request found no place in this round.
@@ -487,7 +513,10 @@ impl<'c> StayRound<'c> {
             return Served::Decided;
         }
         if !full
-            && (sized.known || self.reservations.is_empty() || self.is_aged(job))
+            && (sized.known
+                || self.reservations.is_empty()
+                || self.is_aged(job)
+                || self.is_first_wide(job))
             && let Some((later, _)) = self.find_later(job, &sized)
         {
             self.reserve(later);
@@ -630,6 +659,13 @@ impl<'c> StayRound<'c> {
     fn has_deadline(&self, job: &QueuedJob) -> bool {
         self.reservations.len() < DEADLINE_DEPTH
             && self.knowledge.jobs.facts(job.id).deadline.is_some()
+    }
+
+    /// Returns whether a job needs most of a GPU, and no such job has a reservation yet. Without one it would wait until
+    /// all of a GPU's jobs happen to end while nobody else waits.
+    fn is_first_wide(&self, job: &QueuedJob) -> bool {
+        let is_wide = |job: JobId| self.wide.contains(&job);
+        is_wide(job.id) && !self.reservations.iter().any(|kept| is_wide(kept.job))
     }
 
     /// Returns whether a job is known to end, so that it may use a slot before the job that it is

@@ -11,8 +11,8 @@ use crate::view::GpuView;
 
 /// How long a job about which nothing is known is assumed to run. Chosen: longer than nearly every job, so
 /// that a place whose jobs have a known end is preferred. Among several places with unknown ends, the one
-/// with the oldest last arrival is taken. It stays the oldest until it is free, so a reservation never moves
-/// to another place for lack of knowledge.
+/// with the oldest last arrival is taken. It stays the oldest until it is free, so a reservation does not move
+/// to another place for lack of knowledge. (That of a job that needs most of a GPU moves to one with fewer jobs.)
 const UNKNOWN_RUN_MS: f64 = 7.0 * 24.0 * 3_600_000.0;
 
 /// When a job ends, in milliseconds of the clock.

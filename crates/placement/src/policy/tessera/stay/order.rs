@@ -25,6 +25,9 @@ use crate::view::QueuedJob;
 /// Chosen.
 const TIGHT: f64 = 100.0;
 
+/// A job that needs more than this part of a GPU needs most of it. Chosen: only one such job fits on a GPU.
+const WIDE: f64 = 0.5;
+
 /// Compute slices of a whole GPU, in which usage is counted.
 const SLICES_OF_GPU: f64 = 7.0;
 
@@ -41,9 +44,16 @@ pub(super) struct TimedJob<'q> {
     pub(super) deadline: Option<f64>,
     /// Its use of the cluster, in milliseconds of a whole GPU.
     pub(super) work_ms: f64,
+    /// The smallest part of a GPU that it may have; 0 if that is not known.
+    pub(super) least_part: f64,
 }
 
 impl TimedJob<'_> {
+    /// Returns whether it needs most of a GPU.
+    pub(super) fn is_wide(&self) -> bool {
+        self.least_part > WIDE
+    }
+
     /// Returns whether a job's deadline is near.
     pub(super) fn is_due(&self, now: f64) -> bool {
         self.deadline.is_some_and(|deadline| deadline - now <= TIGHT * self.least_ms)

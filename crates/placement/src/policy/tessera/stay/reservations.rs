@@ -15,6 +15,10 @@ use crate::view::{InstanceView, MigView, QueuedJob};
 /// reservation keeps its place.
 const LATER_GPUS_MAX: usize = 1_024;
 
+/// What places are compared by: for a job that needs most of a GPU, how many jobs without a known end are in the way;
+/// then the cost.
+type LaterRank = (usize, f64);
+
 /// A slot that is kept for a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reservation {
@@ -105,9 +109,10 @@ impl<'c> StayRound<'c> {
     ) -> Option<(Reservation, f64)> {
         let now = float(self.now);
         let aged = self.is_aged(job);
-        let mut best: Option<(f64, usize, Reservation)> = None;
+        let is_wide = self.wide.contains(&job.id);
+        let mut best: Option<(LaterRank, usize, Reservation)> = None;
         for option in &sized.options {
-            if !aged && best.as_ref().is_some_and(|(cost, ..)| option.cost >= *cost) {
+            if !aged && best.as_ref().is_some_and(|(rank, ..)| *rank <= (0, option.cost)) {
                 continue;
             }
             let later = self.later_slots(option);
@@ -120,8 +125,11 @@ impl<'c> StayRound<'c> {
                     // A job that has waited too long gets the place with the oldest last arrival. No more
                     // jobs arrive there, so the choice stays the same until it is free.
                     let cost = if aged { free.came } else { (free.at - now) + option.cost };
+                    // Of many jobs with unknown ends, the last ends later than of few.
+                    let in_the_way = if is_wide && !free.known && !aged { free.jobs } else { 0 };
+                    let rank = (in_the_way, cost);
                     let better = best.as_ref().is_none_or(|(known, jobs, _)| {
-                        cost < *known || (cost <= *known && free.jobs < *jobs)
+                        rank < *known || (rank <= *known && free.jobs < *jobs)
                     });
                     if better {
                         let open_until = if free.known && !aged { free.at } else { now };
@@ -133,12 +141,12 @@ impl<'c> StayRound<'c> {
                             ends,
                             open_until,
                         };
-                        best = Some((cost, free.jobs, kept));
+                        best = Some((rank, free.jobs, kept));
                     }
                 }
             }
         }
-        best.map(|(cost, _, kept)| (kept, cost))
+        best.map(|((_, cost), _, kept)| (kept, cost))
     }
 
     /// Brings the slots for a size up to date. GPUs of another kind, those that are not available, and those beyond
