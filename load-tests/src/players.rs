@@ -181,6 +181,15 @@ impl Stage {
         self.run(self.player(HIGH, self.setting.run_in + tasks, &[])?, None)
     }
 
+    /// Plays the given number of tasks of the low program by itself, without the shim.
+    ///
+    /// # Errors
+    ///
+    /// A player fails.
+    pub fn low_without_shim(&self, tasks: u32) -> Result<Played> {
+        self.run(self.player(LOW, self.setting.run_in + tasks, &[])?, None)
+    }
+
     /// Plays both without the shim.
     ///
     /// # Errors

@@ -28,7 +28,12 @@ use tessera_load_tests::machine;
 use tessera_load_tests::players::{Played, Setting, Stage};
 use tessera_simulator::kernel_device::{PAIRS, ProgramPair};
 
-use pair::{RUN_IN_MIN, RUN_MIN, counted, enough, ideal, program, shown, shown_gaps, spread};
+use pair::{
+    RUN_IN_MIN, RUN_MIN, counted, enough, ideal, pauses_of, program, shown, shown_gaps, spread,
+};
+
+/// Tasks of the low program by itself, for its pauses; more if they take less than two seconds.
+const LOW_TASKS_MIN: u32 = 12;
 
 /// How long the low program pauses after each task in the steady scenario.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -131,6 +136,9 @@ fn play(
     let measured = enough(&pair.high, stretch, (RUN_MIN, arguments.measured));
     print_step(format!("{high} alone"));
     let alone = stage.alone(tasks)?;
+    print_step(format!("{} alone", pair.low.name));
+    let low_tasks = enough(&pair.low, stretch, (RUN_MIN, LOW_TASKS_MIN));
+    let pauses = pauses_of(&pair.low, &stage.low_without_shim(low_tasks)?)?;
     print_step(format!("{high} and {} as the driver shares by default", pair.low.name));
     let default = stage.by_default(tasks)?;
     print_step("each by itself under the shim, for the queue to measure".to_owned());
@@ -151,8 +159,8 @@ fn play(
         let lanes = [("alone", &alone), ("default", &default), ("Tessera", &tessera)];
         fs::write(file, drawing::draw(pair, &lanes))?;
     }
-    let ideal =
-        |played: &Played| ideal(pair, stretch, Nanos::from_micros(arguments.switch_us), played);
+    let switch = Nanos::from_micros(arguments.switch_us);
+    let ideal = |played: &Played| ideal(pair, stretch, switch, &pauses, played);
     let describe = |name: &str, played: &Played| {
         let (times, low) = (played.ratio_to(&alone), played.low_of_gaps(&alone));
         print_step(format!(
@@ -177,7 +185,7 @@ fn play(
         "alone_in_sharing": shown(&single, &alone, ideal(&single)),
         "default_sharing": shown(&default, &alone, ideal(&default)),
         "tessera": shown(&tessera, &alone, ideal(&tessera)),
-        "gaps": shown_gaps(&tessera, Nanos::from_micros(arguments.switch_us)),
+        "gaps": shown_gaps(&tessera, switch),
         "low_tasks_when_steady": steady,
         "queue": { "high": counted(&high_tally), "low": counted(&low_tally) },
     }))

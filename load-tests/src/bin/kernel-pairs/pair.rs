@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use tessera_agent_core::kernel::AttemptTally;
 use tessera_kernel_queue::{Nanos, QueueRules};
@@ -48,8 +49,9 @@ pub struct Ideal {
     /// On this device, in so few of its gaps, the longest ones, that the changes back to the high program
     /// cost no more than [`QueueRules::fill_cost_thousandths`].
     pub bounded: u64,
-    /// On this device, if the filler was also woken as late as the real one. It fills so many of the longest gaps that
-    /// context switches cost the high program [`WOKEN_COST_THOUSANDTHS`] of its time.
+    /// On this device, if the filler was also woken as late as the real one, and its own pauses last as long as they do
+    /// alone on this machine. It fills so many of the longest gaps that context switches cost the high program
+    /// [`WOKEN_COST_THOUSANDTHS`] of its time.
     pub woken: u64,
     /// The same in as many gaps as the real filler used.
     pub woken_as_often: u64,
@@ -58,8 +60,37 @@ pub struct Ideal {
 /// What the high program may lose next to a filler with perfect knowledge: the aim is 1.05 times its time alone.
 const WOKEN_COST_THOUSANDTHS: u64 = 50;
 
-/// Returns what an omniscient filler would use of a run's gaps.
-pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -> Ideal {
+/// Returns how long the device was idle after each step of the low program's task, in nanoseconds: the medians
+/// over the tasks of a run by itself. The machine ends pauses late, and takes its time between two launches.
+///
+/// # Errors
+///
+/// The run has other kernels than whole tasks of the program.
+pub fn pauses_of(model: &ProgramModel, alone: &Played) -> Result<Vec<u64>> {
+    let (steps, ran) = (model.program().steps.len(), alone.claimed());
+    ensure!(
+        ran.len() == steps * alone.tasks.len() && alone.tasks.len() > 1,
+        "{} kernels ran in {} tasks of {steps} steps",
+        ran.len(),
+        alone.tasks.len()
+    );
+    let median_after = |step: usize| {
+        let pairs = ran.windows(2).skip(step).step_by(steps);
+        let mut idle: Vec<u64> = pairs.map(|two| two[1].0.saturating_sub(two[0].1)).collect();
+        idle.sort_unstable();
+        idle[idle.len() / 2]
+    };
+    Ok((0..steps).map(median_after).collect())
+}
+
+/// Returns what an omniscient filler would use of a run's gaps. `pauses` are those of [`pauses_of`] the low program.
+pub fn ideal(
+    pair: &ProgramPair,
+    stretch: u64,
+    switch: Nanos,
+    pauses: &[u64],
+    played: &Played,
+) -> Ideal {
     let mut program = pair.low.program();
     let mut took = BTreeMap::new();
     for step in &mut program.steps {
@@ -79,8 +110,12 @@ pub fn ideal(pair: &ProgramPair, stretch: u64, switch: Nanos, played: &Played) -
         omniscient(spans, course, QueueRules::default().epsilon, switch).get()
     };
     let wake_ups = wake_ups(played, switch);
+    let mut as_late = program.clone();
+    for (step, pause) in as_late.steps.iter_mut().zip(pauses) {
+        step.gap_ns = *pause;
+    }
     let woken = |fills: usize| {
-        let course = ProgramCourse::new(program.clone(), 0, TimeNoise { kernels: 0, gaps: 0 });
+        let course = ProgramCourse::new(as_late.clone(), 0, TimeNoise { kernels: 0, gaps: 0 });
         let mut rng = SeededRng::named(1, "wake-ups");
         // Without one measured wake-up nothing is known of its cost.
         let entry = || match wake_ups.len() {
