@@ -13,14 +13,13 @@ use crate::state::predictions::Predictions;
 use crate::state::queue::{JobQueue, WaitingJob};
 use std::collections::BTreeMap;
 use tessera_model::{JobId, Millis};
+use tessera_placement::fair::parts_of_lines;
+pub(crate) use tessera_placement::policy::session::LOOK_AT_MAX;
 use tessera_placement::record::{PendingRecord, RoundInput};
 use tessera_placement::{
     ClusterView, Decision, Explanation, GpuView, MigView, QueuedJob, WaitReason, decide_round,
 };
 use uuid::Uuid;
-
-/// Maximum number of waiting jobs that one round considers.
-pub(crate) const LOOK_AT_MAX: usize = 5_000;
 
 /// Up to so many equal jobs are all considered: a policy may plan all of them together.
 const BATCH_MAX: usize = 100;
@@ -246,15 +245,13 @@ impl ClusterState {
                 false => waiting.filter(open).take(most).collect(),
             };
         }
-        let mut lines: Vec<_> = self.queue.user_lines.values().collect();
-        lines.sort_by_key(|line| line.len());
-        let (mut left, mut keys) = (most, Vec::with_capacity(most));
-        for (at, line) in lines.iter().enumerate() {
-            let part = left.div_ceil(lines.len() - at).min(line.len());
+        let lines = &self.queue.user_lines;
+        let lengths: Vec<usize> = lines.values().map(|line| line.len()).collect();
+        let mut keys = Vec::with_capacity(most);
+        for (line, part) in lines.values().zip(parts_of_lines(&lengths, most)) {
             keys.extend(
                 line.iter().filter(|(_, job)| !barred.contains_key(job)).take(part).copied(),
             );
-            left -= part;
         }
         keys.sort_unstable();
         keys.iter().filter_map(|key| self.queue.waiting.get(key)).filter(open).collect()

@@ -14,8 +14,8 @@ use crate::policy::Policy;
 use crate::predictor::Knowledge;
 use crate::view::{ClusterView, QueueKey, QueuedJob};
 
-/// The most jobs that a policy without its own session gets in one round, as in the controller.
-pub const LOOK_AT_MAX: usize = 10_000;
+/// The most waiting jobs that one round considers.
+pub const LOOK_AT_MAX: usize = 5_000;
 
 /// The state of a policy between rounds.
 ///

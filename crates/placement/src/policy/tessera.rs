@@ -68,8 +68,8 @@ use self::waiting::{UrgencyClock, WaitingJobs};
 use super::planned_gpu::because;
 use super::{Policy, PolicyOptions, settings};
 use crate::decision::{Decision, Explanation, WaitReason};
-use crate::facts::SliceLimit;
-use crate::fair::Quotas;
+use crate::facts::{JobTable, SliceLimit};
+use crate::fair::{Quotas, first_of_each_user};
 use crate::placement_search::SearchBuffers;
 use crate::policy::session::{LOOK_AT_MAX, Session};
 use crate::predictor::Knowledge;
@@ -389,7 +389,7 @@ impl Session for TesseraSession<'_> {
                 }
             }
         }
-        let jobs: Vec<&QueuedJob> = self.waiting.queue().values().take(LOOK_AT_MAX).collect();
+        let jobs = self.looked_at(knowledge.jobs);
         self.settings.decide_within_quotas(cluster, knowledge, &jobs, now, starts_max)
     }
 }
@@ -410,6 +410,22 @@ impl TesseraSession<'_> {
         let partitioned = *self.partitioned.get_or_insert_with(all);
         self.mixed = !partitioned || !mixed::are_weighed(cluster, knowledge, new);
         !self.mixed
+    }
+
+    /// Returns the waiting jobs that a round considers, in the order of the queue. With fair share, each user has a part of
+    /// them, as in a controller.
+    fn looked_at(&self, jobs: &dyn JobTable) -> Vec<&QueuedJob> {
+        let queue = self.waiting.queue();
+        let is_shared = || {
+            let first = queue.values().next();
+            first.is_some_and(|job| jobs.account(job.id).is_some())
+        };
+        if queue.len() <= LOOK_AT_MAX || !is_shared() {
+            return queue.values().take(LOOK_AT_MAX).collect();
+        }
+        let all: Vec<&QueuedJob> = queue.values().collect();
+        let taken = first_of_each_user(&all, LOOK_AT_MAX, &|_| 0);
+        all.into_iter().zip(taken).filter(|(_, taken)| *taken).map(|(job, _)| job).collect()
     }
 
     /// Returns the waiting jobs whose deadlines a round considers.

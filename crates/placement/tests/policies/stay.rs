@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
-use tessera_model::spec::GpuRequest;
+use tessera_model::spec::{GpuRequest, Priority};
 use tessera_model::{JobId, Millis};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
@@ -231,23 +231,59 @@ fn a_job_fills_a_reserved_slot_if_nine_of_ten_of_its_runs_end_in_time() {
 
 #[test]
 fn a_user_with_thousands_of_jobs_is_served_no_better_than_one_with_few() {
+    // More than a round puts in order, and fewer.
+    for of_many in [50, 3_000] {
+        let view = cluster([a100(&[])]);
+        let mut jobs = queue((0..of_many + 10).map(|_| gib(4)));
+        just_now(&mut jobs);
+        let mut known = KnownFacts::default();
+        for (number, job) in (1..).zip(&mut jobs) {
+            let user = if number <= of_many { "many" } else { "few" };
+            job.user = user.into();
+            known.users.insert(number, user);
+            // Shortness must not outweigh the share.
+            known.times.insert(number, if number <= of_many { 60 } else { 600 });
+        }
+        known.used = [("many", 90), ("few", 1)].into();
+
+        let decided = decide(&known, &view, &jobs);
+
+        let of_few = started(&decided).into_iter().filter(|job| *job > of_many).count();
+        assert!(of_few > 0, "{:?}", short(&view, &decided));
+        assert_eq!(of_few, started(&decided).len(), "{:?}", short(&view, &decided));
+    }
+}
+
+#[test]
+fn a_job_that_has_waited_too_long_is_first_however_many_better_ones_wait() {
+    let view = cluster([a100(&[])]);
+    let mut jobs = queue((0..3_000).map(|_| GpuRequest::Whole));
+    just_now(&mut jobs);
+    let last = jobs.last_mut().unwrap();
+    last.submitted = NOW.minus(Millis::from_secs(13 * 3_600));
+    last.queue_rank = Priority::try_from(9).unwrap().into();
+    let last = last.id.number();
+
+    let decided = decide(&KnownFacts::default(), &view, &jobs);
+
+    assert_eq!(started(&decided), [last].into(), "{:?}", short(&view, &decided));
+}
+
+#[test]
+fn shares_hold_among_jobs_that_have_all_waited_too_long() {
     let view = cluster([a100(&[])]);
     let mut jobs = queue((0..60).map(|_| gib(4)));
-    just_now(&mut jobs);
     let mut known = KnownFacts::default();
     for (number, job) in (1..).zip(&mut jobs) {
-        let user = if number <= 50 { "many" } else { "few" };
-        job.user = user.into();
-        known.users.insert(number, user);
-        // Shortness must not outweigh the share.
-        known.times.insert(number, if number <= 50 { 60 } else { 600 });
+        job.user = if number <= 50 { "much" } else { "little" }.into();
+        known.users.insert(number, if number <= 50 { "much" } else { "little" });
+        job.submitted = NOW.minus(Millis::from_secs(14 * 3_600 - number));
     }
-    known.used = [("many", 90), ("few", 1)].into();
+    known.used = [("much", 90), ("little", 1)].into();
 
     let decided = decide(&known, &view, &jobs);
 
-    let of_few = started(&decided).into_iter().filter(|job| *job > 50).count();
-    assert_eq!(of_few, started(&decided).len(), "{:?}", short(&view, &decided));
+    assert_eq!(started(&decided), (51..=57).collect(), "{:?}", short(&view, &decided));
 }
 
 #[test]

@@ -59,8 +59,8 @@ use crate::round::{Fate, fate, refuse};
 use crate::view::{ClusterView, InstanceState, InstanceView, QueuedJob};
 use crate::working_state::WorkingState;
 
-/// The most jobs that a round orders again; those behind them follow in the order of the queue. Chosen to
-/// limit the duration of a round.
+/// The most jobs that a round orders again, apart from those that have waited too long; the others follow in the order
+/// of the queue. Chosen to limit the duration of a round.
 pub(super) const ORDERED_MAX: usize = 256;
 
 /// The most GPUs whose jobs are read to estimate the remaining work and the arrivals. Chosen as in
@@ -197,7 +197,7 @@ fn due_round<'c, 'q>(
     input: StayInput<'c>,
     queue: &[&'q QueuedJob],
 ) -> Option<(StayRound<'c>, Vec<TimedJob<'q>>)> {
-    let ordered = &queue[..queue.len().min(ORDERED_MAX)];
+    let (ordered, _) = order::split(queue, input.knowledge.jobs, (input.now, input.patience));
     let has_deadline = |job: &&&'q QueuedJob| input.knowledge.jobs.facts(job.id).deadline.is_some();
     if !ordered.iter().any(|job| has_deadline(&job)) {
         return None;
@@ -325,7 +325,7 @@ impl<'c> StayRound<'c> {
     }
 
     fn run(&mut self, queue: &[&QueuedJob], starts_max: usize) {
-        let (ordered, rest) = queue.split_at(queue.len().min(ORDERED_MAX));
+        let (ordered, rest) = order::split(queue, self.knowledge.jobs, (self.now, self.patience));
         let unlisted = self.knowledge.jobs.unlisted();
         let waiting = queue.len() + unlisted;
         let timed: Vec<TimedJob<'_>> = ordered.iter().map(|job| self.timed(job, waiting)).collect();
@@ -357,7 +357,7 @@ impl<'c> StayRound<'c> {
             }
             // The jobs behind it are not used for backfill and get no reservations: after a refusal, equal
             // requests wait, too.
-            if place >= ORDERED_MAX && self.is_refused(job) {
+            if place >= order.len() && self.is_refused(job) {
                 continue;
             }
             if self.serve(job, waiting - self.started - 1, TOLERANCE) == Served::Deferred {

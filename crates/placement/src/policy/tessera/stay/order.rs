@@ -1,6 +1,7 @@
 //! In which order waiting jobs are served.
 //!
-//! - Jobs that have waited for [`super::super::Tessera::patience`] come first, the oldest first.
+//! - Jobs that have waited for [`super::super::Tessera::patience`] come first: those of the account that has used least
+//!   for its shares, and of one account the oldest. In a cluster in which all jobs wait that long, shares hold.
 //! - Then jobs of better priority.
 //! - Then jobs whose deadline is near: sooner than [`TIGHT`] times their least time. The earliest deadline comes
 //!   first.
@@ -17,8 +18,10 @@ use tessera_model::Millis;
 use tessera_model::spec::QueueRank;
 
 use super::super::rounding::float;
+use super::ORDERED_MAX;
 use super::horizon::StayHorizon;
 use crate::facts::JobTable;
+use crate::fair::first_of_each_user;
 use crate::view::QueuedJob;
 
 /// When a deadline counts as near: if the time until it is less than so many times the job's least time.
@@ -27,6 +30,9 @@ const TIGHT: f64 = 100.0;
 
 /// A job that needs more than this part of a GPU needs most of it. Chosen: only one such job fits on a GPU.
 const WIDE: f64 = 0.5;
+
+/// The most jobs that are ordered because they have waited too long. Chosen to limit the duration of a round.
+const AGED_MAX: usize = 64;
 
 /// Compute slices of a whole GPU, in which usage is counted.
 const SLICES_OF_GPU: f64 = 7.0;
@@ -60,6 +66,37 @@ impl TimedJob<'_> {
     }
 }
 
+/// Returns the jobs of a long queue that are put into the order of service, and the others. With fair share, each user
+/// has a part of them: otherwise thousands of jobs of one user would keep those of later users out. Those that have waited
+/// too long are always among them.
+pub(super) fn split<'q>(
+    queue: &[&'q QueuedJob],
+    jobs: &dyn JobTable,
+    (now, patience): (Millis, Millis),
+) -> (Vec<&'q QueuedJob>, Vec<&'q QueuedJob>) {
+    if queue.len() <= ORDERED_MAX {
+        return (queue.to_vec(), Vec::new());
+    }
+    let usage = |job: &QueuedJob| {
+        let account = jobs.account(job.id);
+        account.map_or(0, |account| account.used.get() / u64::from(account.shares.max(1)))
+    };
+    let is_shared = jobs.account(queue[0].id).is_some();
+    let mut taken = match is_shared {
+        true => first_of_each_user(queue, ORDERED_MAX, &usage),
+        false => (0..queue.len()).map(|place| place < ORDERED_MAX).collect(),
+    };
+    let is_aged = |place: &usize| now.minus(queue[*place].submitted) >= patience;
+    let mut aged: Vec<usize> = (0..queue.len()).filter(is_aged).collect();
+    aged.sort_by_key(|place| (queue[*place].submitted, queue[*place].id));
+    aged.truncate(AGED_MAX);
+    aged.into_iter().for_each(|place| taken[place] = true);
+    let (ordered, rest): (Vec<_>, Vec<_>) =
+        queue.iter().zip(taken).partition(|(_, is_taken)| *is_taken);
+    let jobs = |part: Vec<(&&'q QueuedJob, bool)>| part.into_iter().map(|(job, _)| *job).collect();
+    (jobs(ordered), jobs(rest))
+}
+
 /// Puts jobs into the order of service.
 pub(super) fn serve_in_order<'q>(
     waiting: Vec<TimedJob<'q>>,
@@ -74,9 +111,10 @@ pub(super) fn serve_in_order<'q>(
     for timed in rest {
         by_rank.entry(timed.job.queue_rank).or_default().push(timed);
     }
-    let mut order = aged;
+    let mut order = Vec::new();
     let at = float(now);
     let mut accounts = AccountUsage { jobs, accounts: BTreeMap::new(), used: BTreeMap::new() };
+    accounts.order_by_usage(aged, &mut order);
     for (_, group) in by_rank {
         let (mut tight, mut group): (Vec<_>, Vec<_>) =
             group.into_iter().partition(|timed| timed.is_due(at));
