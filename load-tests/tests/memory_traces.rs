@@ -247,6 +247,7 @@ fn a_refusal_of_the_driver_that_the_program_survives_is_none() {
     request.script = request.script.map(|text| text.replacen("exec ", "", 1));
 
     let id = cluster.submit(&request).job_id;
+    cluster.wait_job(id, SOON, "running");
     wait::until(3 * SOON, "twenty requests", || {
         (cluster.logs(id).matches("held_bytes").count() >= 20).then_some(())
     });
