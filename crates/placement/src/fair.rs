@@ -8,7 +8,7 @@ mod usage;
 
 pub(crate) use listing::first_of_each_user;
 pub(crate) use quota::{Quotas, slices};
-pub(crate) use service_order::{OrderedJob, factors, order_jobs};
+pub(crate) use service_order::{OrderedJob, order_jobs};
 
 pub use listing::parts_of_lines;
 pub use quota::{held, least};

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 use tessera_lab_policies::EarliestDeadline;
-use tessera_model::Millis;
+use tessera_model::{Bytes, Millis};
 use tessera_placement::policy::Tessera;
 use tessera_placement::preemption::{PreemptionMode, PreemptionRules};
 use tessera_placement::{
@@ -266,6 +266,47 @@ fn a_user_with_few_jobs_is_not_kept_waiting_by_one_with_many() {
     }
     let fair = mean_wait_s(&jobs);
     assert!(fair * 2 < alike, "{fair} s with separate accounts, {alike} s with one");
+}
+
+#[test]
+fn a_user_with_long_jobs_gets_what_is_due_next_to_one_with_many_short_ones() {
+    let of = |user: &str, count: usize, secs: u64, restore_ms: Option<u64>| -> Vec<SimulatedJob> {
+        let times = [1, 2, 3, 4, 7].map(|slices| (slices, 1_000 * secs));
+        let like = workload::built_in("poisson:jobs=1,gap=0", 1).unwrap().jobs.remove(0);
+        let memory = Bytes::from_mib(4_000);
+        let job = SimulatedJob {
+            user: user.to_owned(),
+            times: [("a100-40gb".to_owned(), times.into())].into(),
+            requested: memory,
+            memory_at_start: memory,
+            memory_at_end: memory,
+            start_up_ms: 0,
+            restore_ms,
+            ..like
+        };
+        vec![job; count]
+    };
+    for (times, restore_ms) in [
+        (RunTimeKnowledge::Unknown, None),
+        (RunTimeKnowledge::Known, None),
+        (RunTimeKnowledge::Known, Some(5_000)),
+    ] {
+        let jobs = [of("short", 1_200, 60, restore_ms), of("long", 60, 1_500, restore_ms)].concat();
+        let overheads = Overheads { times, ..Overheads::default() };
+        let done = simulated(&jobs, "a100-40gb", &Tessera::default(), overheads);
+
+        // Both have jobs waiting until then.
+        let until_ms = 4 * 3_600_000;
+        let got = |user: &str| -> u64 {
+            let own = jobs.iter().zip(&done.jobs).filter(|(job, _)| job.user == user);
+            own.map(|(_, done)| {
+                (done.submit_ms + done.jct_ms()).min(until_ms).saturating_sub(done.start_ms)
+            })
+            .sum()
+        };
+        let percent = 100 * got("long") / (got("long") + got("short"));
+        assert!((45..=60).contains(&percent), "{times:?}, {restore_ms:?}: {percent} %");
+    }
 }
 
 /// Long offline jobs that fill the cluster, and every fourth job is a short online one.

@@ -25,8 +25,8 @@ pub fn parts_of_lines(lengths: &[usize], most: usize) -> Vec<usize> {
 }
 
 /// Returns which jobs of a queue are taken, by their places, if each user gets a part of `most`. The jobs of one user
-/// keep their order. If there are more users than that, those with the least `usage` are preferred, which is asked for a job
-/// of the user.
+/// keep their order. If there are more users than that, those with the least usage are preferred. `usage` returns it
+/// for a job of the user.
 pub(crate) fn first_of_each_user(
     queue: &[&QueuedJob],
     most: usize,

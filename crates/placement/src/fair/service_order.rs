@@ -110,7 +110,7 @@ fn delay(factor: f64) -> Millis {
 
 /// Returns the fair-share factors of accounts relative to each other; 1 for a job without an
 /// account.
-pub(crate) fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
+fn factors(accounts: &[Option<Account>]) -> Vec<f64> {
     let known = || accounts.iter().flatten();
     let used: f64 = known().map(|account| secs(account.used)).sum();
     let shares: f64 = known().map(|account| f64::from(account.shares)).sum();

@@ -8,8 +8,8 @@
 //!   is best for the mean; zero treats all jobs alike, which is best for throughput.
 //! - **Order.** Waiting jobs are served by their own weight ([`Tessera::eagerness`]): the shorter a
 //!   job is and the less of a GPU it needs, the higher. It doubles with each step of priority and grows
-//!   as the job waits. Where usage is kept it is multiplied by the account's fair-share factor
-//!   ([`fairness`]).
+//!   as the job waits. Where usage is kept, the account that has used least for its shares is next, and
+//!   weights decide which of its jobs ([`fairness`]).
 //! - **Long jobs in time.** A job that alone takes a good part of the time that all known work
 //!   needs is begun earlier ([`Tessera::haste`]). Its score grows once no more jobs seem to arrive
 //!   ([`horizon`]). If it began last or stayed small, it would still run after all others have

@@ -1,21 +1,24 @@
 //! Fair share between accounts: in which order their jobs are considered, and how much an account
 //! may hold.
 //!
-//! An account's factor ([`crate::fair::factor`]) multiplies the urgency of all its jobs, so that
-//! the order among an account's own jobs doesn't change. Urgency grows with waiting time without
-//! limit, so no account is shut out forever.
+//! Of the most urgent jobs of each account, the next one is of the account that has used least for its shares, including
+//! what earlier jobs take in this round. A better priority comes first. Urgency by itself would let a user with short jobs
+//! take everything. The order among an account's own jobs is that of their urgency.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use tessera_model::JobId;
 
+use super::rounding::{float, float_sum};
 use super::waiting::{JobWeight, Key, UrgencyClock, WaitingJobs};
 use crate::facts::{Account, JobTable, SliceLimit};
-use crate::fair::factors;
 use crate::numbers;
 use crate::view::QueuedJob;
+
+/// Compute slices of a whole GPU, in which usage is counted.
+const SLICES_OF_GPU: f64 = 7.0;
 
 /// The waiting jobs, by account.
 #[derive(Clone, Debug, Default)]
@@ -43,7 +46,7 @@ impl AccountQueues {
         }
     }
 
-    /// Returns the most urgent jobs of all accounts, each by its account's factor.
+    /// Returns the most urgent jobs of all accounts, in the order of the accounts' usage.
     pub(super) fn most_urgent(
         &mut self,
         all: &WaitingJobs,
@@ -58,21 +61,42 @@ impl AccountQueues {
             self.account_queues.entry(Arc::clone(&name)).or_default().insert(job.clone());
             self.accounts.insert(key, name);
         }
-        let known: Vec<Option<Account>> = self
-            .account_queues
-            .values()
-            .map(|line| jobs.account(line.queue().keys().next()?.1))
-            .collect();
-        let mut order: Vec<(f64, QueuedJob)> = Vec::new();
-        for (line, factor) in self.account_queues.values_mut().zip(factors(&known)) {
+        let mut lines: Vec<AccountLine> = Vec::new();
+        for line in self.account_queues.values_mut() {
+            let first = line.queue().keys().next().map(|(_, job)| *job);
+            let account = first.and_then(|job| jobs.account(job));
+            let shares = account.as_ref().map_or(1.0, |account| f64::from(account.shares.max(1)));
+            let used = account.map_or(0.0, |account| float(account.used) / shares);
             line.weigh(weigh);
-            let urgent = line.most_urgent(clock, most);
-            order.extend(urgent.into_iter().map(|(urgency, job)| (urgency * factor, job)));
+            let urgent = line.most_urgent(clock, most).into_iter().map(|(_, job)| {
+                let work_ms = line.work_ms(&job);
+                (job, SLICES_OF_GPU * float_sum(work_ms) / shares)
+            });
+            lines.push(AccountLine { used, jobs: urgent.collect() });
         }
-        order.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.key().cmp(&b.1.key())));
-        order.truncate(most);
-        order.into_iter().map(|(_, job)| job).collect()
+        let mut order: Vec<QueuedJob> = Vec::new();
+        while order.len() < most {
+            let waiting = lines.iter_mut().filter(|line| !line.jobs.is_empty());
+            let next = waiting.min_by(|a, b| {
+                let rank = |line: &AccountLine| line.jobs.front().map(|(job, _)| job.queue_rank);
+                rank(a).cmp(&rank(b)).then_with(|| a.used.total_cmp(&b.used))
+            });
+            let Some(line) = next else { break };
+            let Some((job, takes)) = line.jobs.pop_front() else { break };
+            line.used += takes;
+            order.push(job);
+        }
+        order
     }
+}
+
+/// The most urgent jobs of an account.
+#[derive(Debug)]
+struct AccountLine {
+    /// What the account has used for each of its shares, in milliseconds of a compute slice.
+    used: f64,
+    /// The most urgent first, each with what it takes in the same unit.
+    jobs: VecDeque<(QueuedJob, f64)>,
 }
 
 /// What accounts hold, in compute slices, including the placements that this round plans; for

@@ -167,6 +167,11 @@ impl WaitingJobs {
         self.left
     }
 
+    /// Returns a job's use of the cluster, in milliseconds of a whole GPU; 0 if it was not weighed.
+    pub(super) fn work_ms(&self, job: &QueuedJob) -> u128 {
+        self.weights.get(&job.key()).map_or(0, |weight| weight.left.work_ms)
+    }
+
     /// Returns when the last of them arrived.
     pub(super) fn newest(&self) -> Option<Millis> {
         self.ages.last().map(|(submitted, _)| *submitted)

@@ -22,8 +22,15 @@ const SEEDS: u64 = 2;
 /// The most that a user's part may differ from what is due, relative to it.
 const DEVIATION_MAX: f64 = 0.10;
 
-const KNOWLEDGE: [(RunTimeKnowledge, &str); 2] =
-    [(RunTimeKnowledge::Known, "known"), (RunTimeKnowledge::Unknown, "unknown")];
+/// What is known of run times, whether jobs can be migrated, and both in words.
+const CONDITIONS: [(RunTimeKnowledge, bool, &str); 3] = [
+    (RunTimeKnowledge::Unknown, false, "nothing movable, times unknown"),
+    (RunTimeKnowledge::Known, false, "nothing movable, times known"),
+    (RunTimeKnowledge::Known, true, "all movable, times known"),
+];
+
+/// The time of a restore, where jobs can be migrated.
+const RESTORE_MS: u64 = 5_000;
 
 /// One user's jobs, all submitted at the start: their shares, the number of jobs, and the mean seconds of one.
 struct Demand {
@@ -69,15 +76,15 @@ pub(super) fn fair_share() -> Vec<Finding> {
 pub(super) fn from(first: u64) -> Vec<Finding> {
     let mut findings = Vec::new();
     for case in &CASES {
-        for (times, known) in KNOWLEDGE {
+        for (times, movable, condition) in CONDITIONS {
             let each: Vec<Option<Parts>> =
-                (first..first + SEEDS).map(|seed| parts(case, times, seed)).collect();
+                (first..first + SEEDS).map(|seed| parts(case, (times, movable), seed)).collect();
             let deviation =
                 |parts: &Option<Parts>| parts.as_ref().map_or(f64::INFINITY, Parts::deviation);
             let deviations: Vec<f64> = each.iter().map(deviation).collect();
             let shown = each.iter().flatten().next().map_or_else(String::new, Parts::text);
             let what =
-                format!("{}, times {known}: largest deviation from what is due{shown}", case.name);
+                format!("{}, {condition}: largest deviation from what is due{shown}", case.name);
             let worst = deviations.iter().copied().fold(0.0, f64::max);
             let row = Finding::at_most("FAIR-SHARE", what, Proof::Proxy, DEVIATION_MAX, worst);
             findings.push(row.over_seeds(&deviations));
@@ -108,8 +115,8 @@ impl Parts {
     }
 }
 
-fn parts(case: &Case, times: RunTimeKnowledge, seed: u64) -> Option<Parts> {
-    let jobs = jobs_of(case, seed);
+fn parts(case: &Case, (times, movable): (RunTimeKnowledge, bool), seed: u64) -> Option<Parts> {
+    let jobs = jobs_of(case, movable, seed);
     let fleet = GpuFleet::parse(case.cluster).ok()?;
     let decides = policy("tessera").ok()?;
     let setup = SimulationSetup {
@@ -153,7 +160,7 @@ fn counted(case: &Case, jobs: &[SimulatedJob], done: &RunOutcome) -> Parts {
 }
 
 /// Returns the jobs of all users, submitted within the first seconds. Each lasts half to one and a half times the mean.
-fn jobs_of(case: &Case, seed: u64) -> Vec<SimulatedJob> {
+fn jobs_of(case: &Case, movable: bool, seed: u64) -> Vec<SimulatedJob> {
     let mut rng = SeededRng::named(seed, "fair share");
     let mut jobs = Vec::new();
     for demand in case.users {
@@ -177,7 +184,7 @@ fn jobs_of(case: &Case, seed: u64) -> Vec<SimulatedJob> {
                 transfer: 0,
                 power_milliwatts: None,
                 start_up_ms: 0,
-                restore_ms: None,
+                restore_ms: movable.then_some(RESTORE_MS),
                 iterations: None,
                 gang: None,
             });

@@ -49,7 +49,7 @@ impl<'c> StayRound<'c> {
         // A quota is soon used up by large slices, and then the user's other jobs wait.
         let has_quota = self.quotas.as_ref().is_some_and(|quotas| quotas.left_for(job).is_some());
         // Space is scarce once a job has a reservation. A job that needs most of a GPU gets one the sooner, the less the
-        // others take: next to some that fill a good part of the cluster, large slices would fill all of it.
+        // others take. Large slices would fill the cluster.
         let is_scarce = !self.reservations.is_empty() || !self.wide.is_empty();
         if has_quota || is_scarce || self.horizon.sees_few() {
             return;
