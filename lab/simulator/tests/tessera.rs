@@ -270,21 +270,25 @@ fn a_user_with_few_jobs_is_not_kept_waiting_by_one_with_many() {
 
 #[test]
 fn a_user_with_long_jobs_gets_what_is_due_next_to_one_with_many_short_ones() {
-    let of = |user: &str, count: usize, secs: u64, restore_ms: Option<u64>| -> Vec<SimulatedJob> {
-        let times = [1, 2, 3, 4, 7].map(|slices| (slices, 1_000 * secs));
+    let of = |user: &str, count: u64, secs: u64, restore_ms: Option<u64>| -> Vec<SimulatedJob> {
         let like = workload::built_in("poisson:jobs=1,gap=0", 1).unwrap().jobs.remove(0);
         let memory = Bytes::from_mib(4_000);
-        let job = SimulatedJob {
-            user: user.to_owned(),
-            times: [("a100-40gb".to_owned(), times.into())].into(),
-            requested: memory,
-            memory_at_start: memory,
-            memory_at_end: memory,
-            start_up_ms: 0,
-            restore_ms,
-            ..like
+        // They last half to one and a half times as long, and are as fast on any slice.
+        let one = |number: u64| {
+            let lasts_ms = secs * (500 + number * 37 % 1_000);
+            let times = [1, 2, 3, 4, 7].map(|slices| (slices, lasts_ms));
+            SimulatedJob {
+                user: user.to_owned(),
+                times: [("a100-40gb".to_owned(), times.into())].into(),
+                requested: memory,
+                memory_at_start: memory,
+                memory_at_end: memory,
+                start_up_ms: 0,
+                restore_ms,
+                ..like.clone()
+            }
         };
-        vec![job; count]
+        (0..count).map(one).collect()
     };
     for (times, restore_ms) in [
         (RunTimeKnowledge::Unknown, None),

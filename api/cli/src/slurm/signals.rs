@@ -217,14 +217,20 @@ mod tests {
 
     #[test]
     fn the_processes_of_a_job_are_found_by_their_environment() {
+        use std::io::{Read as _, Write as _};
+
         let word = format!("TESSERA_ATTEMPT_ID=test-{}", std::process::id());
         let (name, value) = word.split_once('=').unwrap();
         let mut child = std::process::Command::new("cat")
             .env(name, value)
             .env("SLURM_STEP_ID", "0")
             .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
+        // Its environment can be read once the program runs, and `spawn` returns a little earlier.
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
 
         let found = processes(&word);
 

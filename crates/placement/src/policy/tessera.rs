@@ -454,8 +454,8 @@ impl TesseraSession<'_> {
         let (mut waits, mut started, mut refused) = (Vec::new(), 0, 0);
         let mut served = Vec::new();
         if search.any_open() {
-            let waiting = &self.waiting;
-            (served, waits) = overdue::serve(&mut search, waiting, self.settings, now, starts_max);
+            let jobs = (&self.waiting, &mut self.account_queues);
+            (served, waits) = overdue::serve(&mut search, jobs, self.settings, now, starts_max);
             started = served.len();
             served.extend(waits.iter().filter_map(decided_job));
         }

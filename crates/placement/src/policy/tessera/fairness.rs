@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tessera_model::JobId;
+use tessera_model::{JobId, Millis};
 
 use super::rounding::{float, float_sum};
 use super::waiting::{JobWeight, Key, UrgencyClock, WaitingJobs};
@@ -46,6 +46,43 @@ impl AccountQueues {
         }
     }
 
+    /// Puts the jobs that arrived since into the lines of their accounts.
+    fn read_accounts(&mut self, all: &WaitingJobs, jobs: &dyn JobTable) {
+        for key in std::mem::take(&mut self.fresh) {
+            let Some(job) = all.queue().get(&key) else { continue };
+            let name = jobs.account(job.id).map_or_else(|| "".into(), |account| account.name);
+            self.account_queues.entry(Arc::clone(&name)).or_default().insert(job.clone());
+            self.accounts.insert(key, name);
+        }
+    }
+
+    /// Returns at most `most` of the jobs that were submitted by then: the oldest of each account, that with the least usage
+    /// first, then the second of each.
+    pub(super) fn oldest(
+        &mut self,
+        all: &WaitingJobs,
+        jobs: &dyn JobTable,
+        submitted_by: Millis,
+        most: usize,
+    ) -> Vec<QueuedJob> {
+        self.read_accounts(all, jobs);
+        let lines = self.account_queues.values();
+        let mut lines: Vec<_> = lines.map(|line| (usage_of(line, jobs).0, line.oldest())).collect();
+        lines.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let mut found: Vec<QueuedJob> = Vec::new();
+        while found.len() < most {
+            let before = found.len();
+            for (_, line) in &mut lines {
+                let next = line.next().filter(|job| job.submitted <= submitted_by);
+                found.extend(next.filter(|_| found.len() < most).cloned());
+            }
+            if found.len() == before {
+                break;
+            }
+        }
+        found
+    }
+
     /// Returns the most urgent jobs of all accounts, in the order of the accounts' usage.
     pub(super) fn most_urgent(
         &mut self,
@@ -55,18 +92,10 @@ impl AccountQueues {
         most: usize,
         weigh: &mut dyn FnMut(&QueuedJob) -> JobWeight,
     ) -> Vec<QueuedJob> {
-        for key in std::mem::take(&mut self.fresh) {
-            let Some(job) = all.queue().get(&key) else { continue };
-            let name = jobs.account(job.id).map_or_else(|| "".into(), |account| account.name);
-            self.account_queues.entry(Arc::clone(&name)).or_default().insert(job.clone());
-            self.accounts.insert(key, name);
-        }
+        self.read_accounts(all, jobs);
         let mut lines: Vec<AccountLine> = Vec::new();
         for line in self.account_queues.values_mut() {
-            let first = line.queue().keys().next().map(|(_, job)| *job);
-            let account = first.and_then(|job| jobs.account(job));
-            let shares = account.as_ref().map_or(1.0, |account| f64::from(account.shares.max(1)));
-            let used = account.map_or(0.0, |account| float(account.used) / shares);
+            let (used, shares) = usage_of(line, jobs);
             line.weigh(weigh);
             let urgent = line.most_urgent(clock, most).into_iter().map(|(_, job)| {
                 let work_ms = line.work_ms(&job);
@@ -88,6 +117,15 @@ impl AccountQueues {
         }
         order
     }
+}
+
+/// Returns what the account of some waiting jobs has used for each of its shares, in milliseconds of a compute slice, and
+/// its shares.
+fn usage_of(line: &WaitingJobs, jobs: &dyn JobTable) -> (f64, f64) {
+    let first = line.queue().keys().next().map(|(_, job)| *job);
+    let account = first.and_then(|job| jobs.account(job));
+    let shares = account.as_ref().map_or(1.0, |account| f64::from(account.shares.max(1)));
+    (account.map_or(0.0, |account| float(account.used) / shares), shares)
 }
 
 /// The most urgent jobs of an account.

@@ -14,11 +14,17 @@
 //! as a GPU that can hold the job remains. It applies to accounts without a quota: a job under a quota may
 //! wait for other jobs of its account.
 //!
+//! Where usage is kept, it is the oldest overdue job of the account that has used least for its shares. The usage of an
+//! account that waits only falls next to that of the others, so each account's turn comes, and `k` also counts the overdue
+//! jobs that accounts with less usage start until then. By age alone, shares would mean nothing in a cluster in which all
+//! jobs wait for that long.
+//!
 //! Larger clusters also reserve GPUs for the next oldest jobs, up to one GPU in [`GPUS_PER_PLACE`].
 
 use tessera_model::{JobId, Millis};
 
 use super::Tessera;
+use super::fairness::AccountQueues;
 use super::search::Search;
 use super::waiting::WaitingJobs;
 use crate::decision::{Decision, WaitReason};
@@ -34,7 +40,7 @@ const GPUS_PER_PLACE: usize = 32;
 /// decisions about the others.
 pub(super) fn serve(
     search: &mut Search<'_, '_>,
-    waiting: &WaitingJobs,
+    (waiting, accounts): (&WaitingJobs, &mut AccountQueues),
     settings: &Tessera,
     now: Millis,
     starts_max: usize,
@@ -42,8 +48,16 @@ pub(super) fn serve(
     let (mut started, mut waits) = (Vec::new(), Vec::new());
     let places = 1 + search.gpus() / GPUS_PER_PLACE;
     let mut kept = Vec::new();
-    for job in waiting.oldest().take(places) {
-        if now.minus(job.submitted) < settings.patience || started.len() >= starts_max {
+    let jobs = search.scoring.knowledge.jobs;
+    let is_overdue = |job: &QueuedJob| now.minus(job.submitted) >= settings.patience;
+    let oldest = waiting.oldest().next().filter(|job| is_overdue(job));
+    let Some(oldest) = oldest else { return (started, waits) };
+    let overdue: Vec<QueuedJob> = match jobs.account(oldest.id) {
+        Some(_) => accounts.oldest(waiting, jobs, now.minus(settings.patience), places),
+        None => waiting.oldest().take(places).filter(|job| is_overdue(job)).cloned().collect(),
+    };
+    for job in &overdue {
+        if started.len() >= starts_max {
             break;
         }
         // For an account at its quota, the reserved GPU would stay idle.
