@@ -15,9 +15,9 @@
 //! wait for other jobs of its account.
 //!
 //! Where usage is kept, it is the oldest overdue job of the account that has used least for its shares. The usage of an
-//! account that waits only falls next to that of the others, so each account's turn comes, and `k` also counts the overdue
-//! jobs that accounts with less usage start until then. By age alone, shares would mean nothing in a cluster in which all
-//! jobs wait for that long.
+//! account that waits only falls next to that of the others, so each account's turn comes. `k` then also counts the
+//! overdue jobs that accounts with less usage start until then. By age alone, shares would mean nothing in a cluster in
+//! which all jobs wait for that long.
 //!
 //! Larger clusters also reserve GPUs for the next oldest jobs, up to one GPU in [`GPUS_PER_PLACE`].
 
