@@ -29,10 +29,6 @@ const CONDITIONS: [(RunTimeKnowledge, bool, &str); 3] = [
     (RunTimeKnowledge::Known, true, "all movable, times known"),
 ];
 
-/// Why shares don't hold for jobs that can be migrated once they have waited for long.
-const OVERDUE: &str =
-    "once all jobs have waited for 12 hours, one of the two GPUs serves them by age alone";
-
 /// The time of a restore, where jobs can be migrated.
 const RESTORE_MS: u64 = 5_000;
 
@@ -91,7 +87,6 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
                 format!("{}, {condition}: largest deviation from what is due{shown}", case.name);
             let worst = deviations.iter().copied().fold(0.0, f64::max);
             let row = Finding::at_most("FAIR-SHARE", what, Proof::Proxy, DEVIATION_MAX, worst);
-            let row = if movable { row.known(OVERDUE) } else { row };
             findings.push(row.over_seeds(&deviations));
         }
     }
