@@ -57,6 +57,11 @@ pub struct SliceLimit {
 }
 
 impl Account {
+    /// Returns its recent usage for each of its shares, in milliseconds of a compute slice. Without shares it counts as one.
+    pub fn usage_per_share(&self) -> f64 {
+        self.used.duration().as_secs_f64() * 1_000.0 / f64::from(self.shares.max(1))
+    }
+
     /// Returns every limit on what its jobs hold at once.
     pub fn limits(&self) -> impl Iterator<Item = SliceLimit> {
         let own = self.quota.map(|slices| SliceLimit { name: Arc::clone(&self.name), slices });

@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use tessera_model::{JobId, Millis};
 
-use super::rounding::{float, float_sum};
+use super::rounding::float_sum;
 use super::waiting::{JobWeight, Key, UrgencyClock, WaitingJobs};
 use crate::facts::{Account, JobTable, SliceLimit};
 use crate::numbers;
 use crate::view::QueuedJob;
 
 /// Compute slices of a whole GPU, in which usage is counted.
-const SLICES_OF_GPU: f64 = 7.0;
+pub(super) const SLICES_OF_GPU: f64 = 7.0;
 
 /// The waiting jobs, by account.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,7 @@ fn usage_of(line: &WaitingJobs, jobs: &dyn JobTable) -> (f64, f64) {
     let first = line.queue().keys().next().map(|(_, job)| *job);
     let account = first.and_then(|job| jobs.account(job));
     let shares = account.as_ref().map_or(1.0, |account| f64::from(account.shares.max(1)));
-    (account.map_or(0.0, |account| float(account.used) / shares), shares)
+    (account.as_ref().map_or(0.0, Account::usage_per_share), shares)
 }
 
 /// The most urgent jobs of an account.

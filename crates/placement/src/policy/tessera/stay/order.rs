@@ -17,10 +17,11 @@ use std::sync::Arc;
 use tessera_model::Millis;
 use tessera_model::spec::QueueRank;
 
-use super::super::rounding::float;
+use super::super::fairness::SLICES_OF_GPU;
+use super::super::rounding::{float, whole_ms};
 use super::ORDERED_MAX;
 use super::horizon::StayHorizon;
-use crate::facts::JobTable;
+use crate::facts::{Account, JobTable};
 use crate::fair::first_of_each_user;
 use crate::view::QueuedJob;
 
@@ -33,9 +34,6 @@ const WIDE: f64 = 0.5;
 
 /// The most jobs that are ordered because they have waited too long. Chosen to limit the duration of a round.
 const AGED_MAX: usize = 64;
-
-/// Compute slices of a whole GPU, in which usage is counted.
-const SLICES_OF_GPU: f64 = 7.0;
 
 /// A job with its expected time, in milliseconds, on the place that costs least.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +77,7 @@ pub(super) fn split<'q>(
     }
     let usage = |job: &QueuedJob| {
         let account = jobs.account(job.id);
-        account.map_or(0, |account| account.used.get() / u64::from(account.shares.max(1)))
+        account.map_or(0, |account| whole_ms(account.usage_per_share()))
     };
     let is_shared = jobs.account(queue[0].id).is_some();
     let mut taken = match is_shared {
@@ -187,10 +185,10 @@ impl AccountUsage<'_> {
             return known.clone();
         }
         let account = self.jobs.account(job.id);
-        let used = account.as_ref().map_or(0.0, |account| float(account.used));
+        let used = account.as_ref().map_or(0.0, Account::usage_per_share);
         let shares = account.as_ref().map_or(1.0, |account| f64::from(account.shares.max(1)));
         let name = account.map_or_else(|| Arc::from(""), |account| account.name);
-        self.used.entry(Arc::clone(&name)).or_insert(used / shares);
+        self.used.entry(Arc::clone(&name)).or_insert(used);
         self.accounts.insert(Arc::clone(&job.user), (Arc::clone(&name), shares));
         (name, shares)
     }
