@@ -83,6 +83,34 @@ proptest! {
     }
 
     #[test]
+    fn no_job_of_a_low_priority_waits_longer_than_patience_and_two_stays_for_each_older_one(
+        seed in 1_u64..1_000,
+        gap in 4_u64..30,
+        gpus in 1_usize..4,
+        low in 2_u64..9,
+        movable in prop::sample::select(vec![0, 50, 100]),
+        times in prop::sample::select(vec![RunTimeKnowledge::Known, RunTimeKnowledge::Unknown]),
+    ) {
+        let mut jobs = crowded(seed, 120, gap);
+        workload::limit_movable(&mut jobs, movable, seed);
+        for (place, job) in (0_u64..).zip(&mut jobs) {
+            job.priority = if place % low == 0 { 9 } else { 0 };
+        }
+        let overheads = Overheads { times, ..Overheads::default() };
+        let outcome = simulated(&jobs, &format!("{gpus}xa100-40gb"), &impatient(), overheads);
+        let stay = outcome.segments.iter().map(|s| s.to_ms - s.from_ms).max().unwrap();
+        let stay = stay + 4_000;
+        for job in &outcome.jobs {
+            let overdue = job.submit_ms + PATIENCE_S * 1_000;
+            let older = outcome.jobs.iter().filter(|other| {
+                (other.submit_ms, other.job) < (job.submit_ms, job.job) && other.end_ms > overdue
+            });
+            let most = overdue + 2 * (u64::try_from(older.count()).unwrap() + 1) * stay;
+            prop_assert!(job.start_ms <= most, "{:?} starts {} ms after its bound", job, job.start_ms - most);
+        }
+    }
+
+    #[test]
     fn no_deadline_that_whole_gpus_meet_is_missed_while_no_more_jobs_arrive(
         seed in 1_u64..1_000_000,
         count in 2_usize..40,

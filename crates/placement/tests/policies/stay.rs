@@ -32,6 +32,8 @@ struct KnownFacts {
     limits: BTreeMap<u64, u64>,
     /// When jobs began, in seconds before now.
     ran: BTreeMap<u64, u64>,
+    /// How long they had waited then, in seconds.
+    waited: BTreeMap<u64, u64>,
     /// Seconds from now to deadlines.
     deadlines: BTreeMap<u64, u64>,
     /// Usage of users in hours.
@@ -47,6 +49,7 @@ impl JobTable for KnownFacts {
     fn facts(&self, job: JobId) -> JobFacts {
         let job = job.number();
         let ran = self.ran.get(&job).copied().map(Millis::from_secs);
+        let waited = Millis::from_secs(self.waited.get(&job).copied().unwrap_or(0));
         let time = self.times.get(&job).map(|secs| secs * 1_000);
         let done = time.map(|ms| {
             let done = ran.unwrap_or_default().get() * 1_000_000 / ms.max(1);
@@ -55,7 +58,7 @@ impl JobTable for KnownFacts {
         JobFacts {
             done,
             since: ran.map(|ran| NOW.minus(ran)),
-            submitted: ran.map(|ran| NOW.minus(ran)),
+            submitted: ran.map(|ran| NOW.minus(ran.plus(waited))),
             limit: self.limits.get(&job).copied().map(Millis::from_secs),
             multiprocessors: self.multiprocessors.get(&job).copied(),
             deadline: self.deadlines.get(&job).map(|secs| NOW.plus(Millis::from_secs(*secs))),
@@ -267,6 +270,30 @@ fn a_job_that_has_waited_too_long_is_first_however_many_better_ones_wait() {
     let decided = decide(&KnownFacts::default(), &view, &jobs);
 
     assert_eq!(started(&decided), [last].into(), "{:?}", short(&view, &decided));
+}
+
+#[test]
+fn jobs_that_have_waited_too_long_overtake_better_ones_on_a_quarter_of_the_cluster() {
+    let busy: Vec<_> = (0..6).map(|at| ("1g.5gb", at, taken(100 + u64::from(at)))).collect();
+    let view = cluster([a100(&busy)]);
+    let mut jobs = queue([gib(4), gib(4)]);
+    jobs[0].submitted = NOW.minus(Millis::from_secs(13 * 3_600));
+    jobs[0].queue_rank = Priority::try_from(9).unwrap().into();
+    jobs[1].submitted = NOW;
+    jobs[1].queue_rank = Priority::try_from(0).unwrap().into();
+    // Of six jobs that have run for an hour, the first had waited for so many hours.
+    let next = |waited: &[u64]| {
+        let waited = (100..).zip(waited).map(|(job, hours)| (job, hours * 3_600)).collect();
+        let ran = (100..106).map(|job| (job, 3_600)).collect();
+        started(&decide(&KnownFacts { ran, waited, ..KnownFacts::default() }, &view, &jobs))
+    };
+
+    assert_eq!(next(&[]), [1].into());
+    assert_eq!(next(&[20]), [1].into());
+    // Two slices of seven are more than a quarter.
+    assert_eq!(next(&[20, 20]), [2].into());
+    // Jobs that came after it don't count, nor do those that had not waited too long.
+    assert_eq!(next(&[20, 11, 11, 11]), [1].into());
 }
 
 #[test]

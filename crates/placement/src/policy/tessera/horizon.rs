@@ -20,7 +20,7 @@ use tessera_model::spec::Priority;
 /// How many GPUs' jobs are read; in larger clusters so many GPUs, evenly spread, are sampled.
 /// Chosen: the remaining times of some hundred jobs represent all, and reading thousands would take
 /// most of a round.
-const SURVEYED_MAX: usize = 64;
+pub(super) const SURVEYED_MAX: usize = 64;
 
 /// The exponent with which the score of a placement grows with its job's part of the horizon. A job
 /// with half of the horizon ends in time on half a GPU, so only a job that needs nearly a whole one
@@ -30,6 +30,11 @@ const STEEP: i32 = 4;
 /// The same for online jobs. It is steeper, so that it counts for fewer of them: more jobs may arrive while
 /// they run, and the horizon is then an underestimate.
 const STEEP_ONLINE: i32 = 8;
+
+/// Returns the distance between the GPUs that are read, of so many.
+pub(super) fn survey_step(gpus: usize) -> usize {
+    gpus.div_ceil(SURVEYED_MAX).max(1)
+}
 
 /// The work ahead, as one round estimates it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +108,7 @@ struct Survey {
 impl Survey {
     fn of(search: &Search<'_, '_>, kinds: &[usize]) -> Self {
         let gpus = search.gpus();
-        let step = gpus.div_ceil(SURVEYED_MAX).max(1);
+        let step = survey_step(gpus);
         let mut found =
             Self { left: RemainingWork::default(), longest_ms: 0, youngest: f64::INFINITY };
         let mut surveyed = 0_u128;

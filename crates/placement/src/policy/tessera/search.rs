@@ -4,14 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tessera_model::JobId;
 use tessera_model::mig::{Layout, Slot};
+use tessera_model::{JobId, Millis};
 
 use super::super::planned_gpu::because;
 use super::NAME;
-use super::fairness::{Held, SearchQuotas};
+use super::fairness::{Held, SLICES_OF_GPU, SearchQuotas};
 use super::gpu_index::GpuIndex;
+use super::horizon::survey_step;
+use super::overdue::OverdueHolders;
 use super::pairs::{PairScores, SlotUnit};
+use super::rounding::float_count;
 use super::scoring::{ScoreRows, Scoring};
 use crate::decision::{Decision, PlacedJob, Reshape, StayingJobs};
 use crate::facts::SliceLimit;
@@ -113,6 +116,22 @@ impl<'c, 'd> Search<'c, 'd> {
             let row = self.rows.row(&self.scoring, self.index.kinds(), *at, kind, job, None);
             row.iter().any(|score| *score > 0)
         })
+    }
+
+    /// Returns what jobs hold that were overdue when they started. In larger clusters it is estimated from
+    /// some GPUs, evenly spread.
+    pub(super) fn overdue_holders(&self, patience: Millis) -> OverdueHolders {
+        let gpus = self.gpus();
+        let step = survey_step(gpus);
+        let running = (0..gpus).step_by(step).flat_map(|at| {
+            let mig = self.scoring.mig(at);
+            self.index.gpu(at).placements.iter().map(move |placed| {
+                let profile = placed.slot.and_then(|slot| mig?.geometry.profile(slot.profile));
+                let slices = profile.map_or(SLICES_OF_GPU, |on| f64::from(on.compute_slices));
+                (placed.job, slices / SLICES_OF_GPU * float_count(step))
+            })
+        });
+        OverdueHolders::of(float_count(gpus), running, self.scoring.knowledge.jobs, patience)
     }
 
     /// Keeps a GPU as it is for the rest of the round.

@@ -33,7 +33,7 @@ mod unknown_length;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use tessera_model::mig::ProfileId;
+use tessera_model::mig::{ProfileId, Slot};
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 
@@ -46,6 +46,8 @@ use self::order::TimedJob;
 use self::reservations::{HeldInstance, LaterSlots, Reservation};
 use self::sizes::{GpuKind, SizeOption, SizedJob};
 use super::NAME;
+use super::horizon::{SURVEYED_MAX, survey_step};
+use super::overdue::OverdueHolders;
 use super::rounding::{float, float_count};
 use crate::decision::{Decision, JobPlacement};
 use crate::explain;
@@ -62,10 +64,6 @@ use crate::working_state::WorkingState;
 /// The most jobs that a round orders again, apart from those that have waited too long; the others follow in the order
 /// of the queue. Chosen to limit the duration of a round.
 pub(super) const ORDERED_MAX: usize = 256;
-
-/// The most GPUs whose jobs are read to estimate the remaining work and the arrivals. Chosen as in
-/// [`super::horizon`].
-const SURVEYED_MAX: usize = 64;
 
 /// The most reservations of one round. Chosen: Slurm's and LSF's manuals advise a handful, since later ones
 /// change before they are used.
@@ -205,7 +203,7 @@ fn due_round<'c, 'q>(
     let round = StayRound::new(input);
     let timed = ordered.iter().filter(has_deadline).map(|job| round.timed(job, queue.len()));
     let mut timed: Vec<TimedJob<'q>> =
-        timed.filter(|timed| timed.deadline.is_some() && !round.is_aged(timed.job)).collect();
+        timed.filter(|timed| timed.deadline.is_some() && !round.is_overdue(timed.job)).collect();
     let best = timed.iter().map(|timed| timed.job.queue_rank).min()?;
     timed.retain(|timed| timed.job.queue_rank == best);
     Some((round, timed))
@@ -241,6 +239,8 @@ struct StayRound<'c> {
     first_waiting: Option<JobId>,
     /// The waiting jobs that need most of a GPU.
     wide: BTreeSet<JobId>,
+    /// The overdue jobs that are served before those of a better priority.
+    out_of_turn: BTreeSet<JobId>,
     missed: Vec<MissedSizes>,
     decisions: Vec<Decision>,
 }
@@ -271,7 +271,7 @@ impl DuePlans {
         (starts_max, waiting): (usize, usize),
     ) {
         let rank = next.job.queue_rank;
-        if self.rank == Some(rank) || next.deadline.is_none() || round.is_aged(next.job) {
+        if self.rank == Some(rank) || next.deadline.is_none() || round.is_overdue(next.job) {
             return;
         }
         self.rank = Some(rank);
@@ -279,6 +279,16 @@ impl DuePlans {
             rest.iter().copied().filter(|timed| timed.job.queue_rank == rank).collect();
         self.decided.extend(round.serve_deadlines(&equal, starts_max, waiting));
     }
+}
+
+/// What a running job has.
+#[derive(Clone, Copy, Debug)]
+struct HeldPart {
+    job: JobId,
+    gpu: usize,
+    slot: Option<Slot>,
+    /// The part of the GPU that others can't use.
+    part: f64,
 }
 
 /// A place that a job may take now.
@@ -319,6 +329,7 @@ impl<'c> StayRound<'c> {
             started: 0,
             first_waiting: None,
             wide: BTreeSet::new(),
+            out_of_turn: BTreeSet::new(),
             missed: Vec::new(),
             decisions: Vec::new(),
         }
@@ -332,12 +343,14 @@ impl<'c> StayRound<'c> {
         self.horizon = self.look_ahead(&timed, rest.len() + unlisted);
         self.wide =
             timed.iter().filter(|timed| timed.is_wide()).map(|timed| timed.job.id).collect();
+        self.out_of_turn = self.find_out_of_turn(&timed);
         // Jobs that the round does not list can't be planned.
         if rest.is_empty() && unlisted == 0 && self.run_planned(&timed, starts_max) {
             return;
         }
         let order = order::serve_in_order(
             timed,
+            &self.out_of_turn,
             self.knowledge.jobs,
             self.horizon,
             (self.now, self.patience),
@@ -376,40 +389,26 @@ impl<'c> StayRound<'c> {
     /// assumed to be like those that are read. In a large cluster a sample of the GPUs is read.
     fn look_ahead(&mut self, timed: &[TimedJob<'_>], unseen: usize) -> StayHorizon {
         let now = float(self.now);
-        let step = self.state.gpus.len().div_ceil(SURVEYED_MAX).max(1);
-        let (mut gpus, mut running) = (0_usize, 0_usize);
+        let scale = float_count(survey_step(self.state.gpus.len()));
         let mut survey = Survey::default();
         for timed in timed {
             survey.came(float(timed.job.submitted));
             survey.longest = survey.longest.max(timed.least_ms);
         }
-        for gpu in (0..self.state.gpus.len()).step_by(step) {
-            if !self.state.gpus[gpu].view.available {
-                continue;
+        let held: Vec<HeldPart> = self.surveyed().collect();
+        let running = scale * float_count(held.len());
+        for HeldPart { job, gpu, slot, part } in held {
+            let end = self.ends.of(job, self.state.gpus[gpu].view, slot);
+            if end.known {
+                survey.running_work += part * (end.at - now).max(0.0);
+                survey.longest = survey.longest.max(end.at - now);
             }
-            gpus += 1;
-            for place in 0..self.state.gpus[gpu].instances.len() {
-                let slot = self.state.gpus[gpu].instances[place].slot;
-                let kind = &self.kinds[self.kind_of[gpu]];
-                let profile = slot.and_then(|slot| kind.mig()?.geometry.profile(slot.profile));
-                let part = kind.part(profile);
-                for job in self.state.gpus[gpu].holders(slot) {
-                    running += 1;
-                    let end = self.ends.of(job, self.state.gpus[gpu].view, slot);
-                    if end.known {
-                        survey.running_work += part * (end.at - now).max(0.0);
-                        survey.longest = survey.longest.max(end.at - now);
-                    }
-                    survey.began(end.submitted);
-                }
-            }
+            survey.began(end.submitted);
         }
-        let scale = float_count(step);
         let mut work: f64 = timed.iter().map(|timed| timed.work_ms).sum();
         work += work / float_count(timed.len().max(1)) * float_count(unseen);
-        let all_gpus = float_count(gpus.max(1)) * scale;
+        let all_gpus = self.available_gpus().max(1.0);
         let all = ((work + survey.running_work * scale) / all_gpus).max(survey.longest);
-        let running = scale * float_count(running);
         StayHorizon::of(&survey, all, now, running)
     }
 
@@ -497,7 +496,7 @@ impl<'c> StayRound<'c> {
         if let Some(place) = place {
             let cheapest = sized.options.first().map_or(0.0, |option| option.cost);
             // A job that has waited too long lets no other go before it.
-            if place.option.cost > tolerance * cheapest && !self.is_aged(job) {
+            if place.option.cost > tolerance * cheapest && !self.is_overdue(job) {
                 return Served::Deferred;
             }
             if place.option.cost > TOLERANCE * cheapest {
@@ -515,7 +514,7 @@ impl<'c> StayRound<'c> {
         if !full
             && (sized.known
                 || self.reservations.is_empty()
-                || self.is_aged(job)
+                || self.is_out_of_turn(job)
                 || self.is_first_wide(job))
             && let Some((later, _)) = self.find_later(job, &sized)
         {
@@ -650,9 +649,42 @@ impl<'c> StayRound<'c> {
         sized.options.sort_by(|a, b| late(a).total_cmp(&late(b)));
     }
 
-    /// Returns whether a job has waited so long that it is served before all others.
-    fn is_aged(&self, job: &QueuedJob) -> bool {
+    /// Returns whether a job has waited too long, so that it is served before others of its priority.
+    fn is_overdue(&self, job: &QueuedJob) -> bool {
         self.now.minus(job.submitted) >= self.patience
+    }
+
+    /// Returns whether a job is overdue, and served before those of a better priority, too.
+    fn is_out_of_turn(&self, job: &QueuedJob) -> bool {
+        self.out_of_turn.contains(&job.id)
+    }
+
+    /// Finds the jobs that are served before those of a better priority.
+    fn find_out_of_turn(&self, timed: &[TimedJob<'_>]) -> BTreeSet<JobId> {
+        let overdue = timed.iter().filter(|timed| self.is_overdue(timed.job));
+        let overdue: Vec<TimedJob<'_>> = overdue.copied().collect();
+        let best = timed.iter().map(|timed| timed.job.queue_rank).min();
+        let Some(best) = best.filter(|_| !overdue.is_empty()) else { return BTreeSet::new() };
+        let jobs = self.knowledge.jobs;
+        let scale = float_count(survey_step(self.state.gpus.len()));
+        let running = self.surveyed().map(|held| (held.job, held.part * scale));
+        let holders = OverdueHolders::of(self.available_gpus(), running, jobs, self.patience);
+        order::out_of_turn(overdue, best, jobs, holders)
+    }
+
+    /// Returns the jobs that run; in a large cluster those on some GPUs, evenly spread.
+    fn surveyed(&self) -> impl Iterator<Item = HeldPart> + '_ {
+        let gpus = (0..self.state.gpus.len()).step_by(survey_step(self.state.gpus.len()));
+        gpus.filter(|gpu| self.state.gpus[*gpu].view.available).flat_map(move |gpu| {
+            let now = &self.state.gpus[gpu];
+            let kind = &self.kinds[self.kind_of[gpu]];
+            now.instances.iter().flat_map(move |instance| {
+                let slot = instance.slot;
+                let profile = slot.and_then(|slot| kind.mig()?.geometry.profile(slot.profile));
+                let part = kind.part(profile);
+                now.holders(slot).into_iter().map(move |job| HeldPart { job, gpu, slot, part })
+            })
+        })
     }
 
     /// Returns whether a job has a deadline, and may have a reservation for it.

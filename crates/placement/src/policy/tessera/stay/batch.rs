@@ -26,7 +26,7 @@ impl<'c> StayRound<'c> {
         };
         // Among jobs that were submitted together, none has waited longer than the others.
         let one_age = self.horizon.is_one_batch();
-        let aged = timed.iter().any(|timed| self.is_aged(timed.job));
+        let aged = timed.iter().any(|timed| self.is_overdue(timed.job));
         let one_rank = timed.windows(2).all(|two| two[0].job.queue_rank == two[1].job.queue_rank);
         if timed.is_empty()
             || timed.len() > PLANNED_MAX

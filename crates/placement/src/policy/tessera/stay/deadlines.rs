@@ -22,11 +22,12 @@ use std::rc::Rc;
 use tessera_model::mig::Slot;
 use tessera_model::{GpuId, JobId};
 
+use super::super::horizon::survey_step;
 use super::super::rounding::float;
 use super::order::TimedJob;
 use super::reservations::Reservation;
 use super::sizes::{self, SizeOption, SizedJob};
-use super::{DEADLINE_DEPTH, PlaceNow, SURVEYED_MAX, StayRound};
+use super::{DEADLINE_DEPTH, PlaceNow, StayRound};
 use crate::decision::Decision;
 use crate::offer::Offer;
 use crate::view::QueuedJob;
@@ -268,7 +269,7 @@ impl<'c> StayRound<'c> {
     /// Returns whether a plan decides that leaves waiting jobs little slack, or more. In a large cluster a sample of
     /// the GPUs is read.
     fn is_pressed(&mut self, is_tight: bool) -> bool {
-        let step = self.state.gpus.len().div_ceil(SURVEYED_MAX).max(1);
+        let step = survey_step(self.state.gpus.len());
         let mut pressed = is_tight;
         for gpu in (0..self.state.gpus.len()).step_by(step) {
             for (job, slot, is_whole) in self.jobs_on(gpu) {

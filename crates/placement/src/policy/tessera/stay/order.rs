@@ -1,8 +1,9 @@
 //! In which order waiting jobs are served.
 //!
-//! - Jobs that have waited for [`super::super::Tessera::patience`] come first: those of the account that has used least
-//!   for its shares, and of one account the oldest. In a cluster in which all jobs wait that long, shares hold.
-//! - Then jobs of better priority.
+//! - Jobs that have waited for [`super::super::Tessera::patience`] come first, as far as such jobs hold less than a part of
+//!   the cluster ([`OverdueHolders`]): those of the account that has used least for its shares, and of one account the
+//!   oldest. In a cluster in which all jobs wait that long, shares and priorities hold.
+//! - Then jobs of better priority, and of these first those that have waited that long.
 //! - Then jobs whose deadline is near: sooner than [`TIGHT`] times their least time. The earliest deadline comes
 //!   first.
 //! - Then jobs of the account that has used least for its shares, including what earlier jobs take in this
@@ -11,13 +12,14 @@
 //!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits
 //!   forever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tessera_model::Millis;
 use tessera_model::spec::QueueRank;
+use tessera_model::{JobId, Millis};
 
 use super::super::fairness::SLICES_OF_GPU;
+use super::super::overdue::{OverdueHolders, SLICE};
 use super::super::rounding::{float, whole_ms};
 use super::ORDERED_MAX;
 use super::horizon::StayHorizon;
@@ -95,25 +97,50 @@ pub(super) fn split<'q>(
     (jobs(ordered), jobs(rest))
 }
 
-/// Puts jobs into the order of service.
+/// Returns the overdue jobs that go before all others: those of the best priority, and others as far as `holders` admit them.
+pub(super) fn out_of_turn(
+    mut overdue: Vec<TimedJob<'_>>,
+    best: QueueRank,
+    jobs: &dyn JobTable,
+    mut holders: OverdueHolders,
+) -> BTreeSet<JobId> {
+    let mut order = Vec::new();
+    oldest_first(&mut overdue);
+    AccountUsage::new(jobs).order_by_usage(overdue, &mut order);
+    order.retain(|timed| {
+        timed.job.queue_rank <= best || holders.admit(timed.job, timed.least_part.max(SLICE))
+    });
+    order.into_iter().map(|timed| timed.job.id).collect()
+}
+
+fn oldest_first(jobs: &mut [TimedJob<'_>]) {
+    jobs.sort_by_key(|timed| (timed.job.submitted, timed.job.id));
+}
+
+/// Puts jobs into the order of service. Those of `first` go before all others.
 pub(super) fn serve_in_order<'q>(
     waiting: Vec<TimedJob<'q>>,
+    first: &BTreeSet<JobId>,
     jobs: &dyn JobTable,
     horizon: StayHorizon,
     (now, patience): (Millis, Millis),
 ) -> Vec<TimedJob<'q>> {
-    let (mut aged, rest): (Vec<_>, Vec<_>) =
-        waiting.into_iter().partition(|timed| now.minus(timed.job.submitted) >= patience);
-    aged.sort_by_key(|timed| (timed.job.submitted, timed.job.id));
+    let (mut overdue, rest): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(|timed| first.contains(&timed.job.id));
+    oldest_first(&mut overdue);
     let mut by_rank: BTreeMap<QueueRank, Vec<TimedJob<'q>>> = BTreeMap::new();
     for timed in rest {
         by_rank.entry(timed.job.queue_rank).or_default().push(timed);
     }
     let mut order = Vec::new();
     let at = float(now);
-    let mut accounts = AccountUsage { jobs, accounts: BTreeMap::new(), used: BTreeMap::new() };
-    accounts.order_by_usage(aged, &mut order);
+    let mut accounts = AccountUsage::new(jobs);
+    accounts.order_by_usage(overdue, &mut order);
     for (_, group) in by_rank {
+        let (mut late, group): (Vec<_>, Vec<_>) =
+            group.into_iter().partition(|timed| now.minus(timed.job.submitted) >= patience);
+        oldest_first(&mut late);
+        accounts.order_by_usage(late, &mut order);
         let (mut tight, mut group): (Vec<_>, Vec<_>) =
             group.into_iter().partition(|timed| timed.is_due(at));
         tight.sort_by(|a, b| {
@@ -150,7 +177,11 @@ struct AccountUsage<'j> {
     used: BTreeMap<Arc<str>, f64>,
 }
 
-impl AccountUsage<'_> {
+impl<'j> AccountUsage<'j> {
+    fn new(jobs: &'j dyn JobTable) -> Self {
+        Self { jobs, accounts: BTreeMap::new(), used: BTreeMap::new() }
+    }
+
     /// Orders jobs so that the account that has used least is always next; the order among one account's jobs
     /// stays.
     fn order_by_usage<'q>(&mut self, jobs: Vec<TimedJob<'q>>, order: &mut Vec<TimedJob<'q>>) {

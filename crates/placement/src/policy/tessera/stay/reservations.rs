@@ -108,7 +108,7 @@ impl<'c> StayRound<'c> {
         sized: &SizedJob<'c>,
     ) -> Option<(Reservation, f64)> {
         let now = float(self.now);
-        let aged = self.is_aged(job);
+        let aged = self.is_out_of_turn(job);
         let is_wide = self.wide.contains(&job.id);
         let mut best: Option<(LaterRank, usize, Reservation)> = None;
         for option in &sized.options {
