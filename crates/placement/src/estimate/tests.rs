@@ -22,7 +22,7 @@ fn a_task_without_runs_is_not_predicted() {
 }
 
 #[test]
-fn many_runs_give_quantiles_and_one_run_a_wide_interval() {
+fn many_runs_give_quantiles_and_few_runs_a_wide_interval() {
     let many: Vec<_> = (10..=20).map(|secs| (500, secs)).collect();
     let known = trained(&many).predict("t", &kind("a", 500)).unwrap();
     let secs = [known.low, known.expected, known.high].map(|time| time.get() / 1_000);
@@ -32,6 +32,9 @@ fn many_runs_give_quantiles_and_one_run_a_wide_interval() {
     let one = trained(&[(500, 60)]).predict("t", &kind("a", 500)).unwrap();
     let secs = [one.low, one.expected, one.high].map(|time| time.get() / 1_000);
     assert_eq!(secs, [30, 60, 120]);
+
+    let equal = trained(&[(500, 60); 4]).predict("t", &kind("a", 500)).unwrap();
+    assert_eq!((equal.low, equal.high), (one.low, one.high));
 }
 
 #[test]

@@ -71,7 +71,9 @@ fn a_job_waits_that_would_exceed_the_cap_and_its_explanation_has_the_figures() {
 fn a_large_job_that_waits_for_power_is_not_passed_by_small_ones_forever() {
     let cluster = build::cluster([a100(&[("1g.5gb", 0, taken(100))]), a100(&[])]);
     // A whole GPU adds 340 W, and a small slice 49 W.
-    let jobs = queue([gib(39), gib(4)]);
+    let mut jobs = queue([gib(39), gib(4)]);
+    // Of jobs that come together, the small one would be first.
+    jobs[1].submitted = Millis::from_secs(100);
 
     let decisions = decide(&capped(cluster, 120 + 49 + 300), &jobs);
 
@@ -92,7 +94,9 @@ fn a_large_job_that_waits_for_power_is_not_passed_by_small_ones_forever() {
 #[test]
 fn a_job_that_the_cap_can_never_hold_keeps_nobody_waiting() {
     let cluster = build::cluster([a100(&[])]);
-    let jobs = queue([gib(39), gib(4)]);
+    let mut jobs = queue([gib(39), gib(4)]);
+    // Of jobs that come together, the small one would be first.
+    jobs[1].submitted = Millis::from_secs(100);
 
     let decisions = decide(&capped(cluster, 60 + 100), &jobs);
 

@@ -135,7 +135,10 @@ pub(super) fn describe_size(
                  so smaller slices come last"
             );
         }
-        summary.push_str("; how long it takes is not known");
+        summary.push_str(match sized.is_vague {
+            true => "; its earlier runs differ too much to plan with their times",
+            false => "; how long it takes is not known",
+        });
         let _ = match sized.prefers {
             Some(part) => write!(
                 summary,

@@ -10,7 +10,8 @@
 //!   round. So a user with thousands of short jobs is served no better than one with a few.
 //! - Of one account's jobs the one with the largest `(wait + t) / t` comes first, with `t` its expected
 //!   time (highest response ratio next; Brinch Hansen, 1971). Short jobs are served soon, and no job waits
-//!   forever behind shorter ones. Jobs of which nothing is known keep the order of their arrival.
+//!   forever behind shorter ones. Jobs of which nothing is known keep the order of their arrival. If they were all
+//!   submitted together, those come first that need least of a GPU.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -148,7 +149,12 @@ pub(super) fn serve_in_order<'q>(
             deadline(a).total_cmp(&deadline(b)).then_with(|| a.job.id.cmp(&b.job.id))
         });
         order.append(&mut tight);
+        let narrow_first = horizon.is_one_batch() && group.iter().all(|timed| !timed.known);
         group.sort_by(|a, b| {
+            // Of jobs that were submitted together, those that need most of a GPU come last: for each that comes between
+            // others, a GPU would be emptied. In the end they have large slices, and not the small ones.
+            let width = |timed: &TimedJob<'_>| if narrow_first { timed.least_part } else { 0.0 };
+            let narrow = width(a).total_cmp(&width(b));
             let ratio = |timed: &TimedJob<'_>| {
                 (float(now.minus(timed.job.submitted)) + timed.least_ms) / timed.least_ms.max(1.0)
             };
@@ -159,7 +165,7 @@ pub(super) fn serve_in_order<'q>(
             };
             let pressed = pressed(b).total_cmp(&pressed(a));
             let urgent = || ratio(b).total_cmp(&ratio(a));
-            pressed.then_with(urgent).then_with(|| a.job.id.cmp(&b.job.id))
+            pressed.then(narrow).then_with(urgent).then_with(|| a.job.id.cmp(&b.job.id))
         });
         accounts.order_by_usage(group, &mut order);
     }
