@@ -373,7 +373,9 @@ fn a_job_that_could_not_start_on_an_empty_cluster_gets_no_running_jobs_named() {
 #[test]
 fn a_job_with_capacity_behind_other_jobs_gets_the_first_job_named() {
     let mut waiting = vec![fresh(1, "bob", GpuRequest::Whole), fresh(2, "bob", GpuRequest::Whole)];
-    waiting.push(fresh(3, "bob", GpuRequest::Unknown));
+    // Of jobs that come together, the one that needs least would be first.
+    let waited = Millis::from_secs(1_000);
+    waiting.push(SubmittedJob { waited, ..fresh(3, "bob", GpuRequest::Unknown) });
     let cluster = cluster(1, &[], waiting, Accounts::default());
 
     let third = explain(&cluster, 3);
