@@ -1,8 +1,8 @@
 //! Overdue jobs: a GPU is reserved for the oldest of them.
 //!
 //! **Priorities.** In a backlog of that length all jobs are overdue, and priorities would mean nothing. So a job goes before
-//! better ones only while a quarter of the cluster is not held by jobs that are older than it and were overdue when they
-//! started ([`OverdueHolders`]). Until then its priority counts, and among its equals it comes first.
+//! better ones only while older jobs that were overdue when they started hold less than a quarter of the cluster
+//! ([`OverdueHolders`]). Until then its priority counts, and among its equals it comes first.
 //!
 //! **The bound.** A job that has waited [`super::Tessera::patience`] is overdue. For the oldest
 //! overdue job a GPU is reserved: nothing starts on it or moves to it. Of the GPUs that could hold

@@ -1,8 +1,8 @@
 //! In which order waiting jobs are served.
 //!
 //! - Jobs that have waited for [`super::super::Tessera::patience`] come first, as far as such jobs hold less than a part of
-//!   the cluster ([`OverdueHolders`]): those of the account that has used least for its shares, and of one account the
-//!   oldest. In a cluster in which all jobs wait that long, shares and priorities hold.
+//!   the cluster ([`OverdueHolders`]). Of these, the account that has used least for its shares is first, and of one
+//!   account the oldest. In a cluster in which all jobs wait that long, shares and priorities hold.
 //! - Then jobs of better priority, and of these first those that have waited that long.
 //! - Then jobs whose deadline is near: sooner than [`TIGHT`] times their least time. The earliest deadline comes
 //!   first.

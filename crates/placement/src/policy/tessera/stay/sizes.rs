@@ -186,7 +186,7 @@ pub(super) fn sized<'c>(
         }
     }
     let fastest = kinds.iter().map(|gpu| gpu.sms).fold(1.0, f64::max);
-    // A deadline needs a time, however uncertain: the user is told with which probability it is met.
+    // A deadline needs a time, however uncertain: the user gets the probability that it is met.
     let is_vague = known && facts.deadline.is_none() && found.iter().all(|one| !is_sure(one));
     let whole = match is_vague {
         true => whole_time(kinds, &found, &measured, fastest),
