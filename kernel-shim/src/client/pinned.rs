@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tessera_wire::kernel_identity::{Fingerprint, pinned_client};
+use tessera_wire::kernel_identity::{Fingerprint, pinned_client, transport_within_machine};
 use tessera_wire::tls::TlsError;
 
 /// Silence after which the connection counts as broken. On one machine no packet is lost, but a busy
@@ -16,7 +16,7 @@ const FIRST_RTT: Duration = Duration::from_millis(5);
 /// Returns the client's settings for the endpoint whose certificate has this digest.
 pub fn config(digest: [u8; 32]) -> Result<quinn::ClientConfig, TlsError> {
     let mut client = pinned_client(Fingerprint(digest))?;
-    let mut transport = quinn::TransportConfig::default();
+    let mut transport = transport_within_machine();
     transport
         .max_idle_timeout(Some(IDLE_TIMEOUT.try_into().expect("a second is within QUIC's range")))
         .keep_alive_interval(Some(KEEP_ALIVE))
