@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::KernelIndex;
 use crate::profile::TaskProfile;
+use crate::sketch::Sketch;
 use crate::time::Nanos;
 
 /// How gaps are predicted.
@@ -73,6 +74,17 @@ impl GapPredictor {
                 }
             }
         }
+    }
+}
+
+impl GapPredictor {
+    /// Returns whether a prediction may be longer than `more`, by the longest gap that was observed.
+    pub fn may_reach(self, profile: &TaskProfile, gap: CurrentGap, more: Nanos) -> bool {
+        let longest = match self {
+            Self::Mean => profile.gap(gap.kernel),
+            Self::Pairs { .. } => profile.gaps(gap.before, gap.kernel).map(Sketch::longest),
+        };
+        longest.is_some_and(|longest| longest > gap.elapsed.plus(more))
     }
 }
 

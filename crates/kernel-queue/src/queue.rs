@@ -47,6 +47,8 @@ pub struct KernelQueue {
     rules: QueueRules,
     /// Never decreases, even if the caller's clock does.
     now: Nanos,
+    /// When the event happened that is handled. It is known since a moment ago.
+    at: Nanos,
     sessions: Vec<QueueSession>,
     tasks: Vec<QueueTask>,
     waiting: WaitingLaunches,
@@ -98,6 +100,7 @@ impl KernelQueue {
             owner: None,
             chosen: None,
             expected: None,
+            at: Nanos::ZERO,
             next_expiry: Nanos::MAX,
             next_look: Nanos::MAX,
             counters: QueueCounters::default(),
@@ -151,8 +154,17 @@ impl KernelQueue {
     ///
     /// If the clock went back, the latest earlier time is used.
     pub fn step(&mut self, event: QueueEvent, now: Nanos) -> &[QueueAction] {
+        self.note(event, now, now);
+        self.grant_what_fits();
+        &self.actions
+    }
+
+    /// Handles an event that happened at `at` and is known since `now`, without giving grants. Returns the actions to
+    /// carry out, in order. [`Self::step`] with the last of several events gives what fits after all of them.
+    pub fn note(&mut self, event: QueueEvent, at: Nanos, now: Nanos) -> &[QueueAction] {
         self.actions.clear();
         self.now = self.now.max(now);
+        self.at = at.min(self.now);
         self.credit_ageing();
         self.credit_fills();
         if self.now >= self.next_expiry {
@@ -161,6 +173,12 @@ impl KernelQueue {
         if let Err((session, why)) = self.handle_event(event) {
             self.actions.push(QueueAction::Refuse { session, why });
         }
+        &self.actions
+    }
+
+    /// Gives all grants that can be given now, and returns the actions to carry out, in order.
+    pub fn decide(&mut self) -> &[QueueAction] {
+        self.actions.clear();
         self.grant_what_fits();
         &self.actions
     }

@@ -67,6 +67,20 @@ fn a_synchronising_call_starts_the_gap() {
 }
 
 #[test]
+fn a_gap_that_is_reported_late_is_granted_from_now_to_its_own_end() {
+    let mut scene = pair(plain());
+    scene.launch(1, K0);
+    let sync = QueueEvent::Sync { session: SessionId::new(1), returns: None };
+    // Its report took 300 µs.
+    scene.queue.note(sync, us(80), us(380));
+    scene.now = us(380);
+
+    let grant = granted(&scene.request(2, K0), 2).unwrap();
+
+    assert_eq!((grant.from, grant.until), (us(380), us(2_080)));
+}
+
+#[test]
 fn the_holders_launch_ends_the_gap_at_once() {
     let mut scene = pair(plain());
     scene.request(2, K0);
@@ -196,6 +210,27 @@ fn a_gap_longer_than_all_earlier_ones_is_filled_by_a_share_of_its_age() {
     scene.now = us(2_100);
     let small = scene.request(2, K0);
     assert_eq!(granted(&small, 2).map(|grant| grant.budget), Some(us(205)), "a tenth of 2,050 µs");
+}
+
+#[test]
+fn short_gaps_are_not_checked_while_only_their_age_changes() {
+    // All known gaps last 200 µs, and the shortest that is worth its context switches lasts 450 µs.
+    let rules = QueueRules::default();
+    let mut scene = Scene::new(rules);
+    scene.join(1, 0, profile(&[(us(50), us(200))]));
+    scene.join(2, 5, profile(&[(us(100), Nanos::ZERO)]));
+    scene.request(2, K0);
+    assert_eq!(granted(&scene.launch(1, K0), 2), None);
+    let begun = us(50);
+    scene.now = begun;
+    assert_eq!(granted(&scene.sync(1), 2), None);
+
+    // The first check is at the age of which a tenth is as long: the gap is longer than all known ones then.
+    let longer = begun.plus(us(4_500));
+    assert_eq!(scene.queue.deadline(), longer);
+    scene.now = longer.plus(us(1));
+    let grant = granted(&scene.step(QueueEvent::Tick), 2).expect("a probe of the long gap");
+    assert!(grant.until.minus(grant.from) <= us(451), "{grant:?}");
 }
 
 #[test]

@@ -24,6 +24,10 @@ use crate::waiting::LaunchRequest;
 const SAVED_SPAN: Nanos = Nanos::from_millis(100);
 /// The longest grant while no holder has a session.
 const ABSENT_GRANT_MAX: Nanos = Nanos::from_millis(50);
+/// The length of the shortest gap that is ever filled, in context switches: with everything saved that may be saved.
+const LEAST_SWITCHES: u64 = 3;
+/// The shortest pause between two checks of a gap, whatever ε is.
+const PAUSE_MIN: Nanos = Nanos::from_micros(10);
 /// The assumed time of an unknown kernel while the holder is absent.
 const UNKNOWN_IN_LAPSE: Nanos = Nanos::from_millis(5);
 
@@ -54,7 +58,7 @@ impl KernelQueue {
         }
         let Some(window) = self.idle_window() else { return };
         if !self.is_long_enough(window) {
-            self.schedule_look();
+            self.schedule_longer_gap();
             return;
         }
         while let Some((request, from, end)) = self.choose_launch(window) {
@@ -85,12 +89,15 @@ impl KernelQueue {
 
     /// Returns whether a gap without fills is long enough for the context switches.
     fn is_long_enough(&self, window: IdleWindow) -> bool {
-        let is_entered =
-            self.sessions.iter().any(|session| session.gap.is_some_and(|gap| gap.filled));
-        if window.kind != GrantKind::Gap || is_entered {
+        if window.kind != GrantKind::Gap || self.is_entered() {
             return true;
         }
         window.end.minus(self.now.max(window.begin)) > self.shortest_gap_to_fill()
+    }
+
+    /// Returns whether the current gap is filled already.
+    fn is_entered(&self) -> bool {
+        self.sessions.iter().any(|session| session.gap.is_some_and(|gap| gap.filled))
     }
 
     /// Returns the shortest gap that is filled: two context switches, and more if little time is
@@ -187,7 +194,7 @@ impl KernelQueue {
                 continue;
             }
             let Some((end, kind)) = self.idle_window_of(&self.sessions[at]) else {
-                self.schedule_look();
+                self.schedule_longer_gap();
                 return None;
             };
             let session = &self.sessions[at];
@@ -261,19 +268,89 @@ impl KernelQueue {
         }
     }
 
+    /// Schedules a check of a gap that is too short to be filled, for when it may be long enough. Between two fills there
+    /// are many short gaps, so most checks would be in vain.
+    fn schedule_longer_gap(&mut self) {
+        if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
+            return;
+        }
+        // In a gap that is filled already, short spans count as well.
+        if self.is_entered() {
+            self.schedule_look();
+            return;
+        }
+        let holders = self.sessions.iter().filter(|session| session.role.is_holder());
+        // All of them have to leave the device idle.
+        let Some(at) = holders.map(|session| self.next_longer_gap(session)).max() else { return };
+        // A holder that counts as absent since long is checked like a gap of its age.
+        self.schedule_look_from(at);
+    }
+
+    /// Returns the earliest time at which a holder's gap may be long enough to be filled, by its age alone.
+    /// [`Nanos::MAX`] if that needs a record of the holder.
+    fn next_longer_gap(&self, session: &QueueSession) -> Nanos {
+        let from = session.gap.map_or(session.active_at, |gap| gap.from);
+        let lapse = match self.rules.lapse {
+            Nanos::MAX => Nanos::MAX,
+            lapse => from.plus(lapse),
+        };
+        let Some(gap) = session.gap else { return lapse };
+        if !self.is_idle(session, &gap) {
+            return Nanos::MAX;
+        }
+        let needed = self.rules.switch.times(LEAST_SWITCHES).max(self.rules.epsilon);
+        let profile = &self.tasks[session.task].profile;
+        let mut age = self.now.minus(from);
+        loop {
+            age = age.plus(pause_at(age, self.rules.epsilon));
+            let elapsed = CurrentGap { before: gap.before, kernel: gap.kernel, elapsed: age };
+            if from.plus(age) >= lapse || !self.rules.predictor.may_reach(profile, elapsed, needed)
+            {
+                break;
+            }
+            match self.predict_rest_of_gap(session, &gap, age) {
+                GapPrediction::Idle(more) if more > needed => return from.plus(age),
+                GapPrediction::Idle(_) => {}
+                GapPrediction::Beyond | GapPrediction::Unknown => break,
+            }
+        }
+        if !gap.idle {
+            // The end of its last kernel was not observed.
+            return Nanos::MAX;
+        }
+        match self.predict_rest_of_gap(session, &gap, age) {
+            GapPrediction::Unknown => lapse,
+            // The age from which a probe takes so long.
+            GapPrediction::Idle(_) | GapPrediction::Beyond => {
+                let parts = self.rules.probe_thousandths;
+                let probed = needed.get().saturating_mul(1_000).checked_div(parts);
+                let probed = probed.map_or(Nanos::MAX, Nanos::new).max(age);
+                from.plus(probed).min(lapse)
+            }
+        }
+    }
+
     /// Schedules another check of the gap, since its prediction changes with its age.
-    ///
-    /// The pause is an eighth of the gap's age, so that a long silence causes few checks.
     fn schedule_look(&mut self) {
         if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
             return;
         }
+        self.schedule_look_from(Nanos::ZERO);
+    }
+
+    /// Schedules a check for `at`, or for the end of a pause by the gap's age if that is later.
+    fn schedule_look_from(&mut self, at: Nanos) {
         let holders = self.sessions.iter().filter(|session| session.role.is_holder());
         let from = holders.map(|s| s.gap.map_or(s.active_at, |gap| gap.from)).max();
         let Some(from) = from else { return };
-        let pause = Nanos::new(self.now.minus(from).get() / 8).max(self.rules.epsilon);
-        self.next_look = self.next_look.min(self.now.max(from).plus(pause));
+        let pause = pause_at(self.now.minus(from), self.rules.epsilon);
+        self.next_look = self.next_look.min(at.max(self.now.max(from).plus(pause)));
     }
+}
+
+/// Returns the pause until the next check of a gap of this age: an eighth of it, so that a long silence causes few checks.
+fn pause_at(age: Nanos, epsilon: Nanos) -> Nanos {
+    Nanos::new(age.get() / 8).max(epsilon).max(PAUSE_MIN)
 }
 
 /// Returns whether the session of a launch may get a grant. Each session has at most one, and one that is in exclusive

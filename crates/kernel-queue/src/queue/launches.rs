@@ -96,7 +96,7 @@ impl KernelQueue {
         }
         let profile = &self.tasks[self.sessions[at].task].profile;
         let (took, is_measured) = (profile.took(kernel), profile.is_measured());
-        self.tail = self.tail.max(self.now).plus(took.unwrap_or(Nanos::ZERO));
+        self.tail = self.tail.max(self.at).plus(took.unwrap_or(Nanos::ZERO));
         self.served = self.served.plus(took.unwrap_or(Nanos::ZERO));
         let from = self.tail;
         let session = &mut self.sessions[at];
@@ -139,7 +139,7 @@ impl KernelQueue {
         let session = &mut self.sessions[at];
         let Some(gap) = session.gap.take() else { return };
         let profile = &mut self.tasks[session.task].profile;
-        let lasted = self.now.minus(gap.from);
+        let lasted = self.at.minus(gap.from);
         // A gap counts if its beginning was observed, or follows from known times. In the measuring stage, gaps from
         // samples count as well.
         if gap.known || gap.idle {
@@ -154,7 +154,7 @@ impl KernelQueue {
         }
         let Some(predicted_end) = gap.predicted_end else { return };
         let session = &mut self.sessions[at];
-        let early = self.now < predicted_end;
+        let early = self.at < predicted_end;
         if let GapPredictor::Pairs { risk_thousandths } = self.rules.predictor {
             session.correction.learn(early, risk_thousandths);
         }
@@ -361,9 +361,9 @@ impl KernelQueue {
         let session_state = &mut self.sessions[at];
         if let Some(gap) = &mut session_state.gap {
             if gap.known && !gap.idle {
-                session_state.ends.learn(gap.took, self.now.minus(gap.from));
+                session_state.ends.learn(gap.took, self.at.minus(gap.from));
             }
-            (gap.from, gap.idle) = (self.now, true);
+            (gap.from, gap.idle) = (self.at, true);
             self.predict_gap(at);
         }
         let lease = self.sessions[at].lease;

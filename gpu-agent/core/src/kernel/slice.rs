@@ -343,11 +343,26 @@ impl SliceQueue {
     /// Passes an event to the queue and turns its actions into effects. A refusal concerns
     /// `launch`.
     fn step(&mut self, event: QueueEvent, now: Nanos, launch: Option<u64>) {
+        self.note(event, (now, now), launch);
+        self.decide();
+    }
+
+    /// The same without giving grants, for an event that happened at the first time and is known since the second.
+    fn note(&mut self, event: QueueEvent, (at, now): (Nanos, Nanos), launch: Option<u64>) {
         let by = event.session();
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
-        actions.extend_from_slice(self.queue.step(event, now));
+        actions.extend_from_slice(self.queue.note(event, at, now));
         self.add_effects(&actions, by, launch);
+        self.actions = actions;
+    }
+
+    /// Gives what can be granted.
+    fn decide(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.clear();
+        actions.extend_from_slice(self.queue.decide());
+        self.add_effects(&actions, None, None);
         self.actions = actions;
     }
 

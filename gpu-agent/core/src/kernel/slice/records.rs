@@ -19,9 +19,11 @@ impl SliceQueue {
     ) -> bool {
         for record in records {
             if !self.sessions.contains_key(&session) || !self.handle_record(session, record, now) {
-                return false;
+                break;
             }
         }
+        // Once, after all of them: what an earlier record would allow may be over by a later one.
+        self.decide();
         self.sessions.contains_key(&session)
     }
 
@@ -61,32 +63,32 @@ impl SliceQueue {
             }
             ShimRecord::Sample(sample) => {
                 let kernel = sample.kernel;
-                self.step(QueueEvent::Sample { session, sample }, now, None);
+                self.note(QueueEvent::Sample { session, sample }, (now, now), None);
                 self.report_to_task(session, kernel);
             }
             // The driver refused the launch, so it does not run. Its budget is spent.
-            ShimRecord::Failed { .. } => self.step(QueueEvent::Done { session }, now, None),
+            ShimRecord::Failed { .. } => self.note(QueueEvent::Done { session }, (now, now), None),
             ShimRecord::Lost { records } => {
                 self.update_tally(session, |tally| tally.lost = tally.lost.saturating_add(records));
-                self.step(QueueEvent::Alive { session }, now, None);
+                self.note(QueueEvent::Alive { session }, (now, now), None);
             }
             ShimRecord::Passed { launches } => {
                 self.update_tally(session, |tally| {
                     tally.passed = tally.passed.saturating_add(launches);
                 });
-                self.step(QueueEvent::Alive { session }, now, None);
+                self.note(QueueEvent::Alive { session }, (now, now), None);
             }
             ShimRecord::Memory { peak, .. } => {
                 self.update_tally(session, |tally| tally.memory_peak = tally.memory_peak.max(peak));
-                self.step(QueueEvent::Alive { session }, now, None);
+                self.note(QueueEvent::Alive { session }, (now, now), None);
             }
             ShimRecord::Need { kernel, need } => {
-                self.step(QueueEvent::Need { session, kernel, need }, now, None);
+                self.note(QueueEvent::Need { session, kernel, need }, (now, now), None);
             }
             ShimRecord::Streams { streams } => {
-                self.step(QueueEvent::Streams { session, streams }, now, None);
+                self.note(QueueEvent::Streams { session, streams }, (now, now), None);
             }
-            ShimRecord::Alive => self.step(QueueEvent::Alive { session }, now, None),
+            ShimRecord::Alive => self.note(QueueEvent::Alive { session }, (now, now), None),
             ShimRecord::Bye => {
                 self.remove_session(session, now);
                 return false;
@@ -99,7 +101,7 @@ impl SliceQueue {
         let Some(session_state) = self.sessions.get(&session) else { return };
         let task = session_state.task.clone();
         let defined = QueueEvent::Define { session, kernel: Box::new(kernel.clone()) };
-        self.step(defined, now, None);
+        self.note(defined, (now, now), None);
         let Some(profile) = self.queue.profile(&task) else { return };
         let (kernel, facts) = match profile.index(kernel) {
             Some(index) => (index, KernelFacts::of(profile, index)),
@@ -128,7 +130,7 @@ impl SliceQueue {
         let Some(session_state) = self.sessions.get_mut(&session) else { return };
         let at = at.max(session_state.last_reported_at).min(now);
         session_state.last_reported_at = at;
-        self.step(event, at, launch);
+        self.note(event, (at, now), launch);
     }
 
     fn update_tally(&mut self, session: SessionId, change: impl FnOnce(&mut AttemptTally)) {
