@@ -47,7 +47,7 @@ pub struct KernelQueue {
     rules: QueueRules,
     /// Never decreases, even if the caller's clock does.
     now: Nanos,
-    /// When the event happened that is handled. It is known since a moment ago.
+    /// When the event that is handled happened. Its report took some time, so this may be earlier than `now`.
     at: Nanos,
     sessions: Vec<QueueSession>,
     tasks: Vec<QueueTask>,
@@ -160,7 +160,7 @@ impl KernelQueue {
     }
 
     /// Handles an event that happened at `at` and is known since `now`, without giving grants. Returns the actions to
-    /// carry out, in order. [`Self::step`] with the last of several events gives what fits after all of them.
+    /// carry out, in order. After the last of several events, [`Self::decide`] must follow.
     pub fn note(&mut self, event: QueueEvent, at: Nanos, now: Nanos) -> &[QueueAction] {
         self.actions.clear();
         self.now = self.now.max(now);

@@ -214,7 +214,7 @@ fn a_gap_longer_than_all_earlier_ones_is_filled_by_a_share_of_its_age() {
 
 #[test]
 fn short_gaps_are_not_checked_while_only_their_age_changes() {
-    // All known gaps last 200 µs, and the shortest that is worth its context switches lasts 450 µs.
+    // All known gaps last 200 µs, and the shortest that is ever filled lasts 450 µs.
     let rules = QueueRules::default();
     let mut scene = Scene::new(rules);
     scene.join(1, 0, profile(&[(us(50), us(200))]));

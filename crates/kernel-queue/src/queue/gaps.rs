@@ -269,7 +269,7 @@ impl KernelQueue {
     }
 
     /// Schedules a check of a gap that is too short to be filled, for when it may be long enough. Between two fills there
-    /// are many short gaps, so most checks would be in vain.
+    /// are many short gaps, so most checks would find nothing to do.
     fn schedule_longer_gap(&mut self) {
         if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
             return;
