@@ -1,17 +1,18 @@
 //! A filler whose every launch has a new shape, next to a holder with 2 ms of work and 8 ms of pause. The whole
 //! protocol of records and frames runs in virtual time, with samples that come late or never.
 
+#[path = "support/kernel_tasks.rs"]
+mod kernel_tasks;
+
 use std::collections::{BTreeMap, VecDeque};
 
-use tessera_agent_core::kernel::Admission;
+use kernel_tasks::{admission, measured};
 use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue};
 use tessera_frames::kernel::{PROTOCOL_VERSION, ShimRecord, ToShim};
 use tessera_kernel_queue::{
     Dims, GateState, GrantBudget, KernelId, KernelIndex, KernelSample, LaunchDecision, Nanos,
-    QueueRules, SessionId, TaskKey, TaskProfile,
+    QueueRules, SessionId, TaskProfile,
 };
-use tessera_model::AttemptId;
-use tessera_model::spec::{Class, Priority};
 
 const HOLDER: SessionId = SessionId::new(1);
 const FILLER: SessionId = SessionId::new(2);
@@ -71,33 +72,6 @@ fn holders_kernel() -> KernelId {
     KernelId::new("holder", Dims([64, 1, 1]), Dims([256, 1, 1])).unwrap()
 }
 
-fn measured_holder() -> TaskProfile {
-    let mut profile = TaskProfile::default();
-    let index = profile.intern(&holders_kernel()).unwrap();
-    for _ in 0..150 {
-        let kernel = profile.kernel_mut(index).unwrap();
-        kernel.took.add(WORK);
-        kernel.gap.add(PAUSE);
-        profile.pairs.add(Some(index), index, PAUSE);
-    }
-    profile.close_measuring();
-    profile
-}
-
-fn admission(number: u128, priority: u8) -> Admission {
-    Admission {
-        attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number)),
-        gpu: "GPU-1".parse().unwrap(),
-        slice: "GPU-1".parse().unwrap(),
-        task: TaskKey::new(format!("task {number}")).unwrap(),
-        priority: Priority::try_from(priority).unwrap(),
-        class: Class::Offline,
-        share_thousandths: 1_000,
-        exclusive: false,
-        owner: None,
-    }
-}
-
 impl Scene {
     /// `ahead` is how long the device runs kernels that the filler launched before its session
     /// began.
@@ -105,11 +79,11 @@ impl Scene {
         let now = Nanos::from_millis(1_000);
         let mut queue = SliceQueue::new(QueueRules::default(), GateState::default(), now);
         let (high, low) = (admission(1, 0), admission(2, 9));
-        queue.add_profile(&high.task, measured_holder(), now);
+        queue.add_profile(&high.task, measured(&holders_kernel(), WORK, PAUSE), now);
         // The filler's task was measured with other kernels.
-        let mut measured = TaskProfile::default();
-        measured.close_measuring();
-        queue.add_profile(&low.task, measured, now);
+        let mut other = TaskProfile::default();
+        other.close_measuring();
+        queue.add_profile(&low.task, other, now);
         queue.admit(&high, now);
         queue.admit(&low, now);
         queue.add_session(FILLER, &low, PROTOCOL_VERSION, now).unwrap();

@@ -1,14 +1,14 @@
 //! Several records in one frame: what they allow together.
 
-use tessera_agent_core::kernel::Admission;
+#[path = "support/kernel_tasks.rs"]
+mod kernel_tasks;
+
+use kernel_tasks::{admission, measured};
 use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue};
 use tessera_frames::kernel::{PROTOCOL_VERSION, ShimRecord, ToShim};
 use tessera_kernel_queue::{
-    Dims, GateState, Grant, KernelId, KernelIndex, Nanos, QueueRules, SessionId, TaskKey,
-    TaskProfile,
+    Dims, GateState, Grant, KernelId, KernelIndex, Nanos, QueueRules, SessionId,
 };
-use tessera_model::AttemptId;
-use tessera_model::spec::{Class, Priority};
 
 const HOLDER: SessionId = SessionId::new(1);
 const FILLER: SessionId = SessionId::new(2);
@@ -20,34 +20,6 @@ fn after(micros: u64) -> Nanos {
 
 fn kernel() -> KernelId {
     KernelId::new("kernel", Dims([64, 1, 1]), Dims([256, 1, 1])).unwrap()
-}
-
-/// A task whose kernel takes `took`, with `gap` after it.
-fn measured(took: Nanos, gap: Nanos) -> TaskProfile {
-    let mut profile = TaskProfile::default();
-    let index = profile.intern(&kernel()).unwrap();
-    for _ in 0..150 {
-        let kernel = profile.kernel_mut(index).unwrap();
-        kernel.took.add(took);
-        kernel.gap.add(gap);
-        profile.pairs.add(Some(index), index, gap);
-    }
-    profile.close_measuring();
-    profile
-}
-
-fn admission(number: u128, priority: u8) -> Admission {
-    Admission {
-        attempt: AttemptId::from_uuid(uuid::Uuid::from_u128(number)),
-        gpu: "GPU-1".parse().unwrap(),
-        slice: "GPU-1".parse().unwrap(),
-        task: TaskKey::new(format!("task {number}")).unwrap(),
-        priority: Priority::try_from(priority).unwrap(),
-        class: Class::Offline,
-        share_thousandths: 1_000,
-        exclusive: false,
-        owner: None,
-    }
 }
 
 fn grants_and_revokes(queue: &mut SliceQueue) -> (Vec<Grant>, usize) {
@@ -69,8 +41,12 @@ fn grants_and_revokes(queue: &mut SliceQueue) -> (Vec<Grant>, usize) {
 fn a_gap_that_is_over_by_a_later_record_of_its_frame_is_not_granted() {
     let mut queue = SliceQueue::new(QueueRules::default(), GateState::default(), BEGIN);
     let (high, low) = (admission(1, 0), admission(2, 9));
-    queue.add_profile(&high.task, measured(Nanos::from_millis(1), Nanos::from_millis(4)), BEGIN);
-    queue.add_profile(&low.task, measured(Nanos::from_micros(300), Nanos::ZERO), BEGIN);
+    queue.add_profile(
+        &high.task,
+        measured(&kernel(), Nanos::from_millis(1), Nanos::from_millis(4)),
+        BEGIN,
+    );
+    queue.add_profile(&low.task, measured(&kernel(), Nanos::from_micros(300), Nanos::ZERO), BEGIN);
     for (session, admission) in [(HOLDER, &high), (FILLER, &low)] {
         queue.admit(admission, BEGIN);
         queue.add_session(session, admission, PROTOCOL_VERSION, BEGIN).unwrap();
