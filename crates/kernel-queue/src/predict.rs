@@ -75,9 +75,7 @@ impl GapPredictor {
             }
         }
     }
-}
 
-impl GapPredictor {
     /// Returns whether a prediction may be longer than `more`, by the longest gap that was observed.
     pub fn may_reach(self, profile: &TaskProfile, gap: CurrentGap, more: Nanos) -> bool {
         let longest = match self {

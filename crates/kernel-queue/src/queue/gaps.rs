@@ -24,8 +24,6 @@ use crate::waiting::LaunchRequest;
 const SAVED_SPAN: Nanos = Nanos::from_millis(100);
 /// The longest grant while no holder has a session.
 const ABSENT_GRANT_MAX: Nanos = Nanos::from_millis(50);
-/// The length of the shortest gap that is ever filled, in context switches: with everything saved that may be saved.
-const LEAST_SWITCHES: u64 = 3;
 /// The shortest pause between two checks of a gap, whatever ε is.
 const PAUSE_MIN: Nanos = Nanos::from_micros(10);
 /// The assumed time of an unknown kernel while the holder is absent.
@@ -103,7 +101,12 @@ impl KernelQueue {
     /// Returns the shortest gap that is filled: two context switches, and more if little time is
     /// saved.
     pub(super) fn shortest_gap_to_fill(&self) -> Nanos {
-        let (most, saved) = (Self::fills_saved_max(&self.rules), self.fills.saved());
+        self.shortest_gap_with(self.fills.saved())
+    }
+
+    /// The same if so much time were saved.
+    fn shortest_gap_with(&self, saved: Nanos) -> Nanos {
+        let most = Self::fills_saved_max(&self.rules);
         if saved == Nanos::ZERO {
             return Nanos::MAX;
         }
@@ -271,9 +274,6 @@ impl KernelQueue {
     /// Schedules a check of a gap that is too short to be filled, for when it may be long enough. Between two fills there
     /// are many short gaps, so most checks would find nothing to do.
     fn schedule_longer_gap(&mut self) {
-        if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
-            return;
-        }
         // In a gap that is filled already, short spans count as well.
         if self.is_entered() {
             self.schedule_look();
@@ -298,7 +298,8 @@ impl KernelQueue {
         if !self.is_idle(session, &gap) {
             return Nanos::MAX;
         }
-        let needed = self.rules.switch.times(LEAST_SWITCHES).max(self.rules.epsilon);
+        // Until then, as much may be saved as ever.
+        let needed = self.shortest_gap_with(Self::fills_saved_max(&self.rules));
         let profile = &self.tasks[session.task].profile;
         let mut age = self.now.minus(from);
         loop {
@@ -332,14 +333,14 @@ impl KernelQueue {
 
     /// Schedules another check of the gap, since its prediction changes with its age.
     fn schedule_look(&mut self) {
-        if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
-            return;
-        }
         self.schedule_look_from(Nanos::ZERO);
     }
 
     /// Schedules a check for `at`, or for the end of a pause by the gap's age if that is later.
     fn schedule_look_from(&mut self, at: Nanos) {
+        if self.rules.lapse == Nanos::MAX && self.rules.probe_thousandths == 0 {
+            return;
+        }
         let holders = self.sessions.iter().filter(|session| session.role.is_holder());
         let from = holders.map(|s| s.gap.map_or(s.active_at, |gap| gap.from)).max();
         let Some(from) = from else { return };
