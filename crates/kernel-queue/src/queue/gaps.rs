@@ -298,7 +298,7 @@ impl KernelQueue {
         if !self.is_idle(session, &gap) {
             return Nanos::MAX;
         }
-        // Until then, as much may be saved as ever.
+        // Until then, the most that is ever saved may be saved.
         let needed = self.shortest_gap_with(Self::fills_saved_max(&self.rules));
         let profile = &self.tasks[session.task].profile;
         let mut age = self.now.minus(from);
