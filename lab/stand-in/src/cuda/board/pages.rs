@@ -223,13 +223,15 @@ mod tests {
 
     #[test]
     fn a_file_of_another_boot_or_layout_begins_anew() {
-        for other in [|header: &BoardHeader| header.layout.store(1, Ordering::Relaxed), {
-            |header: &BoardHeader| unsafe { *header.boot.get() = [0; 16] }
-        }] {
+        let of_layout = |header: &BoardHeader| header.layout.store(1, Ordering::Relaxed);
+        // SAFETY: nobody else has the file.
+        let of_boot = |header: &BoardHeader| unsafe { *header.boot.get() = [0; 16] };
+        let changes: [&dyn Fn(&BoardHeader); 2] = [&of_layout, &of_boot];
+        for change in changes {
             let file = tempfile::tempfile().unwrap();
             let mut old = pages(&file);
             old.lock().unwrap().replace(&[7]).unwrap();
-            other(old.header());
+            change(old.header());
 
             let mut new = pages(&file);
 
