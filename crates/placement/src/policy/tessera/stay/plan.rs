@@ -7,17 +7,20 @@
 //! phases 1 and 2).
 //!
 //! A candidate is better if its makespan, which counts twice, and its mean time, each relative to the best of
-//! the first candidates, have a smaller sum. Starting with the best one, the size of a job or its place in the order is
-//! changed as long as that helps. (FAR's phase 3 moves and swaps tasks.) The changes follow a fixed sequence,
-//! so the same round makes the same plan.
+//! the first candidates, have a smaller sum. The best one is then changed by [`annealing`], in which sizes of jobs and
+//! their places in the order change. (FAR's phase 3 moves and swaps tasks.)
 
+mod annealing;
+mod list_schedule;
+
+use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 use tessera_model::JobId;
-use tessera_model::mig::{MigState, ProfileId, Slot};
+use tessera_model::mig::{MigState, Slot};
 
-use super::super::rounding::{float_count, float_sum};
+use self::list_schedule::{ListScheduler, NotAbove};
+use super::super::rounding::float_count;
 use super::sizes::SizeOption;
 use crate::predictor::SearchBudget;
 use crate::view::MigView;
@@ -29,13 +32,7 @@ pub(super) const PLANNED_MAX: usize = 100;
 /// The most GPUs that are planned together. Chosen in the same way.
 pub(super) const PLANNED_GPUS_MAX: usize = 16;
 
-/// The number of candidates for a plan of one job; it falls with the square of the number of jobs. Chosen to
-/// limit the duration of a round.
-const CANDIDATES: usize = 1_600_000;
-const CANDIDATES_MIN: usize = 800;
-const CANDIDATES_MAX: usize = 3_000;
-
-/// The same for the least area: so many that a job's own time has no weight.
+/// A number of competing jobs at which only the area of a size counts, and not the job's own time.
 const LEAST_AREA: f64 = 1e9;
 
 /// How much slower a job may be on another kind of GPU in the first candidates.
@@ -126,14 +123,26 @@ struct Value {
     sum: f64,
 }
 
+/// What makes a plan better: its makespan and its mean time, each relative to the best of the first candidates.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    makespan: f64,
+    sum: f64,
+}
+
+impl Scale {
+    fn score(self, value: Value) -> f64 {
+        self.makespan * value.makespan + self.sum * value.sum
+    }
+}
+
 struct Planner<'p, 'c> {
-    gpus: &'p [PlannedGpu<'c>],
     jobs: &'p [PlannableJob<'c>],
     /// Times of options in whole milliseconds.
-    ms: Vec<Vec<u64>>,
+    ms: &'p [Vec<u64>],
     /// How many kinds of GPUs there are.
     kinds: usize,
-    waited: u128,
+    scheduler: RefCell<ListScheduler<'p, 'c>>,
 }
 
 /// Plans jobs; empty if no candidate places all of them. `price` computes the costs for so many other jobs.
@@ -143,27 +152,27 @@ pub(super) fn plan<'c>(
     price: &dyn Fn(&mut [SizeOption<'c>], f64),
     budget: &dyn SearchBudget,
 ) -> Vec<PlannedJob> {
-    let ms = jobs
+    let ms: Vec<Vec<u64>> = jobs
         .iter()
         .map(|job| {
             job.options.iter().map(|o| super::super::rounding::whole_ms(o.ms).max(1)).collect()
         })
         .collect();
-    let waited = jobs.iter().map(|job| u128::from(job.waited_ms)).sum();
     let kinds = gpus.iter().map(|gpu| gpu.kind + 1).max().unwrap_or(0);
-    let planner = Planner { gpus, jobs, ms, kinds, waited };
+    let scheduler = RefCell::new(ListScheduler::new(gpus, jobs, &ms));
+    let planner = Planner { jobs, ms: &ms, kinds, scheduler };
     let mut tally = Tally { budget, count: 0 };
     let valued = planner.first_values(price, &mut tally);
     let least = |of: &dyn Fn(&Value) -> f64| {
         valued.iter().map(|(value, _)| of(value)).fold(f64::INFINITY, f64::min)
     };
     let best_of = (least(&|value| value.makespan).max(1.0), least(&|value| value.sum).max(1.0));
-    let score = |value: &Value| MAKESPAN * value.makespan / best_of.0 + value.sum / best_of.1;
-    let scored = valued.into_iter().map(|(value, candidate)| (score(&value), candidate));
+    let scale = Scale { makespan: MAKESPAN / best_of.0, sum: 1.0 / best_of.1 };
+    let scored = valued.into_iter().map(|(value, candidate)| (scale.score(value), candidate));
     let Some(best) = scored.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Vec::new() };
-    let best = planner.improved(best, &score, &mut tally);
+    let best = annealing::improved(&planner, best, scale, &mut tally);
     let mut planned = Vec::with_capacity(jobs.len());
-    planner.value(&best, Some(&mut planned));
+    planner.value(&best, None, Some(&mut planned));
     planned
 }
 
@@ -198,7 +207,7 @@ impl<'c> Planner<'_, 'c> {
                 if !tally.allows_more() {
                     return valued;
                 }
-                let value = self.value(&candidate, None);
+                let value = self.value(&candidate, None, None);
                 valued.extend(value.map(|value| (value, candidate)));
             }
             if limit.is_infinite() && self.kinds > 1 {
@@ -211,32 +220,6 @@ impl<'c> Planner<'_, 'c> {
             }
         }
         valued
-    }
-
-    /// Changes a candidate as long as that improves it.
-    fn improved(
-        &self,
-        (mut known, mut best): (f64, Candidate),
-        score: &dyn Fn(&Value) -> f64,
-        tally: &mut Tally<'_>,
-    ) -> Candidate {
-        let count = self.jobs.len().max(1);
-        let tries = (CANDIDATES / (count * count)).clamp(CANDIDATES_MIN, CANDIDATES_MAX);
-        let mut sequence = Sequence(0x9E37_79B9_7F4A_7C15);
-        for _ in 0..tries {
-            if !tally.allows_more() {
-                break;
-            }
-            let next = self.altered(&best, &mut sequence);
-            if next == best {
-                continue;
-            }
-            let Some(value) = self.value(&next, None) else { continue };
-            if score(&value) < known {
-                (known, best) = (score(&value), next);
-            }
-        }
-        best
     }
 
     /// Returns the cheapest size of a job on each kind of GPU among so many others. The job takes at most `slower`
@@ -344,186 +327,14 @@ impl<'c> Planner<'_, 'c> {
         order
     }
 
-    /// Carries a candidate out by list scheduling; `None` if some job finds no place.
+    /// Carries a candidate out. `None` if some job finds no place, or the candidate is not better than `limit`.
     fn value(
         &self,
         candidate: &Candidate,
-        mut note: Option<&mut Vec<PlannedJob>>,
+        limit: Option<NotAbove>,
+        note: Option<&mut Vec<PlannedJob>>,
     ) -> Option<Value> {
-        let mut busy: Vec<MigState> = self.gpus.iter().map(|gpu| gpu.busy).collect();
-        let mut heap: BinaryHeap<Reverse<(u64, usize, Slot)>> = BinaryHeap::new();
-        for (place, gpu) in self.gpus.iter().enumerate() {
-            heap.extend(gpu.ends.iter().map(|(end, slot)| Reverse((*end, place, *slot))));
-        }
-        let mut lines = self.lines(candidate);
-        let mut pending = candidate.order.len();
-        let (mut now, mut last, mut sum) = (0_u64, 0_u64, self.waited);
-        let mut full: Vec<(usize, ProfileId)> = Vec::new();
-        loop {
-            full.clear();
-            for line in &mut lines {
-                line.waits = false;
-            }
-            while let Some(line) = Line::first(&lines) {
-                let job = candidate.order[lines[line].places[lines[line].served]];
-                let found = self.first_free(job, candidate, &busy, &mut full);
-                let Some((option, (place, slot, next))) = found else {
-                    lines[line].waits = true;
-                    continue;
-                };
-                lines[line].served += 1;
-                pending -= 1;
-                busy[place] = next;
-                let ends = now + self.ms[job][option];
-                heap.push(Reverse((ends, place, slot)));
-                last = last.max(ends);
-                sum += u128::from(ends);
-                if let Some(note) = note.as_deref_mut() {
-                    let gpu = self.gpus[place].at;
-                    note.push(PlannedJob { index: job, option, gpu, slot, begins: now, ends });
-                }
-            }
-            if pending == 0 {
-                break;
-            }
-            let Reverse((at, ..)) = *heap.peek()?;
-            now = at;
-            while let Some(Reverse((end, place, slot))) = heap.peek().copied() {
-                if end > now {
-                    break;
-                }
-                heap.pop();
-                let space = self.gpus[place].mig.all();
-                busy[place] = space.free(busy[place], slot).unwrap_or(busy[place]);
-            }
-        }
-        let running = self.gpus.iter().flat_map(|gpu| &gpu.ends).map(|(end, _)| *end).max();
-        let makespan = float_sum(u128::from(last.max(running.unwrap_or(0))));
-        Some(Value { makespan, sum: float_sum(sum) })
-    }
-
-    /// Returns the jobs by the sizes that they may have: of those that wait for the same sizes only the first has
-    /// to be looked at.
-    fn lines(&self, candidate: &Candidate) -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
-        for (place, job) in candidate.order.iter().enumerate() {
-            let profile = |option: &Option<usize>| {
-                option.and_then(|option| self.jobs[*job].options[option].profile).map(|p| p.id)
-            };
-            let sizes = candidate.sizes.of(*job);
-            let same = |line: &Line| {
-                let other = candidate.order[line.places[0]];
-                candidate.sizes.of(other).iter().zip(sizes).all(|(a, b)| {
-                    let other = a.and_then(|option| self.jobs[other].options[option].profile);
-                    other.map(|p| p.id) == profile(b)
-                })
-            };
-            match lines.iter_mut().find(|line| same(line)) {
-                Some(line) => line.places.push(place),
-                None => lines.push(Line { places: vec![place], served: 0, waits: false }),
-            }
-        }
-        lines
-    }
-
-    /// Returns the first of a job's sizes that is free now, the fastest kind of GPU first. `full` records
-    /// those that are not free.
-    fn first_free(
-        &self,
-        job: usize,
-        candidate: &Candidate,
-        busy: &[MigState],
-        full: &mut Vec<(usize, ProfileId)>,
-    ) -> Option<(usize, (usize, Slot, MigState))> {
-        let sizes = candidate.sizes.of(job);
-        let mut tried = 0_usize;
-        // The fastest that was not tried yet; there are a few kinds only.
-        loop {
-            let rest = (0..sizes.len()).filter(|kind| tried & (1 << kind) == 0);
-            let next = rest.filter(|kind| sizes[*kind].is_some());
-            let kind = next.min_by_key(|kind| sizes[*kind].map(|option| self.ms[job][option]))?;
-            tried |= 1 << kind;
-            let option = sizes[kind]?;
-            let SizeOption { kind, profile, .. } = self.jobs[job].options[option];
-            let Some(profile) = profile else { continue };
-            let key = (kind, profile.id);
-            if full.contains(&key) {
-                continue;
-            }
-            let free = self.free_slot(busy, kind, profile.id);
-            if free.is_none() {
-                full.push(key);
-            }
-            if let Some(free) = free {
-                return Some((option, free));
-            }
-        }
-    }
-
-    /// Returns the place of a size that leaves most other places possible: on the GPU that is already the
-    /// fullest.
-    fn free_slot(
-        &self,
-        busy: &[MigState],
-        kind: usize,
-        profile: ProfileId,
-    ) -> Option<(usize, Slot, MigState)> {
-        let gpus = self.gpus.iter().enumerate().filter(|(_, gpu)| gpu.kind == kind);
-        let found = gpus.filter_map(|(place, gpu)| {
-            let space = gpu.mig.all();
-            let (slot, after) = space.best_placement(busy[place], profile)?;
-            let lost = space.reachability(busy[place]).saturating_sub(after);
-            Some((lost, place, slot))
-        });
-        let (_, place, slot) = found.min()?;
-        let next = self.gpus[place].mig.all().allocate(busy[place], slot)?;
-        Some((place, slot, next))
-    }
-
-    /// Changes the size of a job, or its place in the order.
-    fn altered(&self, known: &Candidate, sequence: &mut Sequence) -> Candidate {
-        let mut next = known.clone();
-        let count = self.jobs.len();
-        let at = sequence.below(count);
-        match sequence.below(4) {
-            0 | 1 => {
-                let job = known.order[at];
-                let option = sequence.below(self.jobs[job].options.len());
-                let kind = self.jobs[job].options[option].kind;
-                // If it has a size on another kind of GPU, too, it may also give up this kind.
-                let others = next.sizes.of(job).iter().flatten().count() > 1;
-                let gives_up =
-                    others && next.sizes.of(job)[kind].is_some() && sequence.below(3) == 0;
-                next.sizes.of_mut(job)[kind] = (!gives_up).then_some(option);
-            }
-            2 => {
-                let job = next.order.remove(at);
-                next.order.insert(sequence.below(count), job);
-            }
-            _ => next.order.swap(at, sequence.below(count)),
-        }
-        next
-    }
-}
-
-/// Jobs that wait for the same sizes.
-struct Line {
-    /// Their places in the order of service.
-    places: Vec<usize>,
-    /// How many of them have started.
-    served: usize,
-    /// Whether none of their sizes is free at present.
-    waits: bool,
-}
-
-impl Line {
-    /// Returns the line whose first job is served next.
-    fn first(lines: &[Self]) -> Option<usize> {
-        let next = |at: &usize| {
-            let line = &lines[*at];
-            line.places.get(line.served).copied().filter(|_| !line.waits)
-        };
-        (0..lines.len()).filter(|at| next(at).is_some()).min_by_key(next)
+        self.scheduler.borrow_mut().value(candidate, limit, note)
     }
 }
 
@@ -532,20 +343,4 @@ enum Order {
     Shortest,
     Longest,
     Largest,
-}
-
-/// A fixed sequence of numbers (xorshift64*; Vigna, 2016): the plan of a round must be the same each time.
-///
-/// It stays our own: `rand_xoshiro`, which other generators use, has no xorshift64*. With other numbers,
-/// recorded rounds would be decided differently.
-struct Sequence(u64);
-
-impl Sequence {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let drawn = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(drawn).unwrap_or(0) % bound.max(1)
-    }
 }

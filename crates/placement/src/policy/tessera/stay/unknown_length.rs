@@ -15,7 +15,7 @@ use tessera_model::spec::GpuRequest;
 use super::super::rounding::float_count;
 use super::StayRound;
 use super::sizes::{GpuKind, SizeOption, SizedJob};
-use crate::view::QueuedJob;
+use crate::view::{MigView, QueuedJob};
 
 /// What a job prefers while more jobs seem to arrive: up to how many jobs for each GPU, and at least which part of a GPU.
 /// Halves of an A100 are its 3g and 4g, and its quarter is 2g. Chosen on seeds 301 to 320, on which a 1g slice of a long
@@ -25,6 +25,10 @@ const PREFERRED: &[(f64, f64)] = &[(2.0, 0.4), (5.0, 0.2)];
 /// The same if no more jobs seem to arrive: no later job needs the space then. Chosen on seeds 301 to 320, for batches
 /// of 5 to 100 jobs.
 const PREFERRED_IF_CLOSED: &[(f64, f64)] = &[(14.0, 0.4), (60.0, 0.2)];
+
+/// The same if no more jobs seem to arrive, for a job that does not fit on the smallest slice. Two halves leave nothing of
+/// an A100, while three slices of 2g leave a seventh. Chosen on seeds 301 to 320, for batches of 20 to 100 jobs.
+const PREFERRED_BY_LARGER: f64 = 0.4;
 
 /// How much a job that runs counts among them. Chosen: it is half done on average.
 const RUNNING: f64 = 0.5;
@@ -57,9 +61,13 @@ impl<'c> StayRound<'c> {
         let gpus = self.available_gpus();
         let running = self.horizon.running + float_count(self.started);
         let jobs = others + RUNNING * (running + 1.0);
+        let is_open = self.horizon.is_open();
         let least = match job.gpu {
             GpuRequest::Unknown => 0.0,
-            _ => least_part(jobs, gpus, self.horizon.is_open()),
+            _ if !is_open && self.needs_more_than_the_smallest(sized) => {
+                least_part(jobs, gpus, is_open).max(PREFERRED_BY_LARGER)
+            }
+            _ => least_part(jobs, gpus, is_open),
         };
         let folded = self.knowledge.jobs.facts(job.id).multiprocessors;
         let with_enough = |kind: &GpuKind<'_>| {
@@ -73,5 +81,16 @@ impl<'c> StayRound<'c> {
             (needed[option.kind] - self.kinds[option.kind].part(option.profile)).max(0.0)
         };
         sized.options.sort_by(|a, b| lacking(a).total_cmp(&lacking(b)));
+    }
+    /// Returns whether a job does not fit on the smallest slice of any GPU.
+    fn needs_more_than_the_smallest(&self, sized: &SizedJob<'c>) -> bool {
+        let least = |parts: &mut dyn Iterator<Item = f64>| parts.fold(1.0, f64::min);
+        let kinds = self.kinds.iter().filter(|kind| kind.count > 0);
+        let mut every = kinds.flat_map(|kind| {
+            let profiles = kind.mig().into_iter().flat_map(MigView::plain);
+            profiles.map(|profile| kind.part(Some(profile)))
+        });
+        let mut own = sized.options.iter().map(|one| self.kinds[one.kind].part(one.profile));
+        least(&mut own) > least(&mut every)
     }
 }
