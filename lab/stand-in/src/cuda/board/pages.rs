@@ -244,7 +244,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let mut pages = pages(&file);
         pages.lock().unwrap().replace(&[7]).unwrap();
-        let mut dying = SharedPages::open(&file).unwrap();
+        // A process that is killed unmaps nothing before.
+        let dying = Box::leak(Box::new(SharedPages::open(&file).unwrap()));
 
         std::thread::spawn(move || std::mem::forget(dying.lock().unwrap())).join().unwrap();
 
