@@ -41,6 +41,7 @@ mod log;
 mod measure;
 mod names;
 mod park;
+mod pause;
 mod procaddr;
 mod resources;
 mod ring;

@@ -7,8 +7,10 @@
 //! slots.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::park::ParkFlag;
+use crate::pause::ReaderPause;
 
 /// The number of slots. At 200,000 launches a second, the session's thread may be delayed for a third
 /// of a second.
@@ -75,6 +77,8 @@ static RING: Ring = Ring {
 
 /// Whether the session's thread sleeps and must be woken by a write to [`BELL_FD`].
 static PARKED: ParkFlag = ParkFlag::new(AtomicBool::new(false));
+/// The pause of the session's thread between two looks at the records of a holder.
+static PAUSE: ReaderPause = ReaderPause::new();
 /// An eventfd; below zero while there is none.
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 
@@ -123,6 +127,17 @@ fn ring_bell() {
         // SAFETY: eight bytes of ours. It can't block, since the count never gets that large.
         unsafe { libc::syscall(libc::SYS_write, bell, &raw const one, 8_usize) };
     }
+}
+
+/// Pauses the session's thread, at most for `span`. For that thread only.
+pub fn pause(span: Duration) {
+    PAUSE.pause(span, || RING.is_empty());
+}
+
+/// Adds a record that the reader gets at once, even if it pauses.
+pub fn push_urgent(entry: RingRecord) {
+    push(entry);
+    PAUSE.end();
 }
 
 /// Removes the oldest record. For the session's thread only.

@@ -26,8 +26,8 @@ const CONNECT_MAX: Duration = Duration::from_millis(600);
 const SLOW_EVERY: Duration = Duration::from_millis(100);
 
 /// A holder launches every few microseconds, and waking a thread costs as much. While records arrive
-/// they are fetched at this interval. After so many empty looks the thread sleeps.
-const PACE: Duration = Duration::from_micros(50);
+/// they are fetched at this interval, or when the holder's work ends. After so many empty looks the thread sleeps.
+const PACE: Duration = Duration::from_micros(300);
 const PACED_LOOKS: u32 = 20;
 
 /// Everything that is needed to connect.
@@ -213,7 +213,7 @@ async fn send(
         }
         if idle_looks < PACED_LOOKS && matches!(terms::role(), terms::HOLD | terms::MEASURE) {
             idle_looks += 1;
-            std::thread::sleep(PACE);
+            ring::pause(PACE);
             tokio::task::yield_now().await;
             continue;
         }
