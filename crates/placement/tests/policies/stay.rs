@@ -443,6 +443,15 @@ fn a_job_of_unknown_length_gets_a_small_slice_once_many_jobs_run_or_wait() {
 }
 
 #[test]
+fn a_job_that_does_not_fit_on_the_smallest_slice_gets_half_of_a_gpu_however_many_came_with_it() {
+    let empty = (cluster([a100(&[])]), KnownFacts::default());
+    let slices = |memory| first_start(&empty, vec![gib(memory); 80]).1;
+
+    assert_eq!(slices(4), 1);
+    assert!(slices(8) >= 3, "{}", slices(8));
+}
+
+#[test]
 fn a_job_of_unknown_length_takes_a_small_slice_if_no_other_is_free() {
     let (mut view, known) = partly_busy(8);
     view.gpus[3].instances.pop();

@@ -240,3 +240,61 @@ impl<'p, 'c> ListScheduler<'p, 'c> {
         Some((place, slot, next))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tessera_model::JobId;
+    use tessera_model::mig::catalog;
+
+    use super::super::super::sizes::SizeOption;
+    use super::super::Sizes;
+    use super::*;
+    use crate::view::MigView;
+
+    proptest! {
+        /// A search gives up candidates early: it must never give up a better one, nor keep a worse one.
+        #[test]
+        fn a_limit_rejects_exactly_the_candidates_that_are_not_better(
+            jobs in vec((0..5_usize, 1..1_000_u64), 1..20),
+            part in 0.1..2.0_f64,
+        ) {
+            let mig = MigView::new(catalog::find("a100-40gb").unwrap().geometry()).unwrap();
+            let profiles: Vec<_> = mig.plain().collect();
+            let option = |(at, ms): &(usize, u64)| SizeOption {
+                kind: 0,
+                profile: Some(profiles[at % profiles.len()]),
+                ms: float_sum(u128::from(*ms)),
+                late: 1.0,
+                cost: 0.0,
+            };
+            let planned: Vec<PlannableJob<'_>> = (1..)
+                .zip(&jobs)
+                .map(|(id, job)| PlannableJob {
+                    job: JobId::from_number(id),
+                    waited_ms: 0,
+                    options: vec![option(job)],
+                })
+                .collect();
+            let ms: Vec<Vec<u64>> = jobs.iter().map(|(_, ms)| vec![*ms]).collect();
+            let gpus =
+                [PlannedGpu { mig: &mig, kind: 0, busy: MigState::EMPTY, ends: Vec::new(), at: 0 }];
+            let mut scheduler = ListScheduler::new(&gpus, &planned, &ms);
+            let candidate = Candidate {
+                order: (0..jobs.len()).collect(),
+                sizes: Sizes { kinds: 1, options: vec![Some(0); jobs.len()] },
+            };
+            let scale = Scale { makespan: 2.0, sum: 1.0 };
+            let mut starts = Vec::new();
+            let free = scheduler.value(&candidate, None, Some(&mut starts)).unwrap();
+
+            let limit = NotAbove { scale, score: part * scale.score(free) };
+            let limited = scheduler.value(&candidate, Some(limit), None);
+
+            prop_assert_eq!(starts.len(), jobs.len());
+            prop_assert!(limited.is_some() || part <= 1.0);
+            prop_assert!(limited.is_none_or(|value| scale.score(value) == scale.score(free)));
+        }
+    }
+}
