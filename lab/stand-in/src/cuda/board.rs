@@ -1,6 +1,6 @@
 //! The device in memory that processes share: a file that each of them maps.
 //!
-//! A launch must cost no more than a driver's, so an update makes no system call unless two processes want the device at
+//! A launch must cost no more than a driver's, so an update makes no system call unless two processes use the device at
 //! once. The file's lock is a robust mutex: the kernel releases it when the process that holds it ends. The file has two
 //! places for the device and a version that states which one counts. A writer fills the other place, then sets the
 //! version. So a process that is killed at any point leaves a complete device.

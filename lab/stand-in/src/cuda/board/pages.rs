@@ -52,7 +52,7 @@ impl SharedPages {
     ///
     /// The operating system's.
     pub fn open(file: &File) -> io::Result<Self> {
-        // Whoever makes it is alone with it. This lock ends with the descriptor at the latest.
+        // A process that makes it is alone with it. This lock ends with the descriptor at the latest.
         fcntl_lock(file, FlockOperation::LockExclusive)?;
         let is_whole = file.metadata()?.len() == FILE_BYTES as u64;
         if !is_whole {
