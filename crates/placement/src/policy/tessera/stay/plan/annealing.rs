@@ -56,9 +56,6 @@ pub(super) fn improved(
             let limit = NotAbove { scale, score: most };
             let Some(value) = planner.value(&next, Some(limit), None) else { continue };
             let score = scale.score(value);
-            if score >= most {
-                continue;
-            }
             current = (score, next);
             last = last_job(planner, &current.1, &mut planned);
             if score < known {

@@ -14,7 +14,8 @@ use super::{Candidate, PlannableJob, PlannedGpu, PlannedJob, Scale, Value};
 /// Stands for no place in the order.
 const NONE: usize = usize::MAX;
 
-/// How many bits of a [`JobLine::sizes`] a kind of GPU has: more than any GPU has profiles.
+/// How many bits of a [`JobLine::sizes`] a kind of GPU has: more than any GPU has profiles. With more than 16 kinds, jobs
+/// of different sizes may share a line, and wait for each other.
 const KIND_BITS: usize = 8;
 
 /// A candidate is given up once its score can't be below this.
@@ -140,7 +141,8 @@ impl<'p, 'c> ListScheduler<'p, 'c> {
         }
         let running = self.gpus.iter().flat_map(|gpu| &gpu.ends).map(|(end, _)| *end).max();
         let makespan = float_sum(u128::from(last.max(running.unwrap_or(0))));
-        Some(Value { makespan, sum: float_sum(sum) })
+        let value = Value { makespan, sum: float_sum(sum) };
+        limit.is_none_or(|limit| limit.scale.score(value) < limit.score).then_some(value)
     }
 
     /// Prepares for a candidate.
@@ -293,7 +295,7 @@ mod tests {
             let limited = scheduler.value(&candidate, Some(limit), None);
 
             prop_assert_eq!(starts.len(), jobs.len());
-            prop_assert!(limited.is_some() || part <= 1.0);
+            prop_assert_eq!(limited.is_some(), scale.score(free) < limit.score);
             prop_assert!(limited.is_none_or(|value| scale.score(value) == scale.score(free)));
         }
     }
