@@ -14,7 +14,9 @@ use tessera_placement::{
 };
 
 use crate::arbitrary;
-use crate::build::{a100, cluster, gib, gpu, named, queue, short, taken, unpartitioned, why};
+use crate::build::{
+    IDLE, a100, changing, cluster, gib, gpu, named, queue, short, taken, unpartitioned, why,
+};
 use crate::hardware::Hardware;
 
 const NOW: Millis = Millis::from_secs(100_000);
@@ -113,6 +115,27 @@ fn just_now(jobs: &mut [QueuedJob]) {
     for job in jobs {
         job.submitted = NOW;
     }
+}
+
+#[test]
+fn a_wait_beside_a_free_slice_names_the_job_that_it_is_reserved_for_also_if_another_is_reserved() {
+    // While the layout of GPU 0 is being changed, only its idle slice as it is may be taken.
+    let empty = changing(a100(&[("7g.40gb", 0, IDLE)]));
+    let full = a100(&[("4g.20gb", 0, taken(100)), ("3g.20gb", 4, taken(101))]);
+    let view = cluster([empty, full]);
+    let mut jobs = queue([named("1g.5gb"), GpuRequest::Whole]);
+    just_now(&mut jobs);
+
+    let decided = decide(&KnownFacts::default(), &view, &jobs);
+
+    let [small, large] = decided.as_slice() else { panic!("{decided:?}") };
+    let reserved = "1g.5gb at slice 0 of GPU 0 of node a is reserved for it, \
+        and is created once the layout has been changed";
+    assert!(why(small).summary.ends_with(reserved), "{small:?}");
+    assert!(matches!(large, Decision::Wait { reason: WaitReason::Priority, .. }), "{large:?}");
+    let summary = &why(large).summary;
+    assert!(summary.contains("slice 0 of GPU 0 of node a is reserved for job 1"), "{summary}");
+    assert!(summary.contains("GPU 1 of node a is reserved for it; when the jobs"), "{summary}");
 }
 
 #[test]

@@ -18,11 +18,8 @@ impl<'c> StayRound<'c> {
     pub(super) fn wait(&mut self, job: &QueuedJob, size: &NumberedRequest) {
         let (mut reason, mut why) = explain::wait(&mut self.rule, &self.state, job, size);
         NAME.clone_into(&mut why.policy);
-        let own = self.reservations.iter().find(|kept| kept.job == job.id).copied();
-        if let Some(kept) = own {
-            let text = self.describe_reservation(&kept);
-            let _ = write!(why.summary, "; {text}");
-        } else if let Some(kept) = self.withheld(size) {
+        // What another job keeps from it counts, also if it has a reservation itself.
+        if let Some(kept) = self.withheld(job, size) {
             reason = WaitReason::Priority;
             let place = PlaceText { gpu: self.state.gpus[kept.gpu].view, slot: kept.slot };
             why.summary = format!(
@@ -32,6 +29,11 @@ impl<'c> StayRound<'c> {
             );
             why.would_start_if =
                 Some(format!("job {} starts elsewhere, or another slice is free", kept.job));
+        }
+        let own = self.reservations.iter().find(|kept| kept.job == job.id).copied();
+        if let Some(kept) = own {
+            let text = self.describe_reservation(&kept);
+            let _ = write!(why.summary, "; {text}");
         }
         self.decisions.push(Decision::Wait { job: job.id, reason, why });
     }
@@ -45,10 +47,10 @@ impl<'c> StayRound<'c> {
         self.decisions.push(Decision::Wait { job: job.id, reason: WaitReason::Priority, why });
     }
 
-    /// Returns the reservation that alone keeps a request from a free place.
-    pub(super) fn withheld(&mut self, size: &NumberedRequest) -> Option<Reservation> {
+    /// Returns another job's reservation that alone keeps a job from a free place.
+    fn withheld(&mut self, job: &QueuedJob, size: &NumberedRequest) -> Option<Reservation> {
         let reserved = self.reservations.clone();
-        reserved.into_iter().find(|kept| {
+        reserved.into_iter().filter(|kept| kept.job != job.id).find(|kept| {
             let gpu = &self.state.gpus[kept.gpu];
             gpu.view.available && self.rule.offer(gpu, size).is_some()
         })
@@ -82,10 +84,13 @@ impl<'c> StayRound<'c> {
     }
 
     pub(super) fn describe_reservation(&self, kept: &Reservation) -> String {
-        let place = PlaceText { gpu: self.state.gpus[kept.gpu].view, slot: kept.slot };
+        let gpu = self.state.gpus[kept.gpu].view;
+        let place = PlaceText { gpu, slot: kept.slot };
         if kept.open_until > float(self.now) {
             let wait = duration(kept.begins - float(self.now));
             format!("{place} is reserved for it, and is expected to be free in {wait}")
+        } else if gpu.changing && kept.begins <= float(self.now) {
+            format!("{place} is reserved for it, and is created once the layout has been changed")
         } else {
             format!("{place} is reserved for it; when the jobs there end is not known")
         }
