@@ -518,7 +518,6 @@ const READ_NUMBERS_THEMSELVES: &[&str] = &[
     "gpu-agent/launch/src/helper.rs",
     "gpu-agent/launch/src/order.rs",
     "gpu-agent/launch/src/socket.rs",
-    "crates/placement/src/policy/tessera/stay/plan.rs",
     // Programs of others give any number: one out of range has no process.
     "lab/stand-in/src/mps/numbers.rs",
 ];

@@ -7,6 +7,8 @@
 //! Each begins with the best candidate so far, and its tolerance falls to zero. The changes follow a fixed sequence, so
 //! that the same round makes the same plan.
 
+use tessera_model::number::index;
+
 use super::super::super::rounding::float_count;
 use super::list_schedule::NotAbove;
 use super::{Candidate, PlannedJob, Planner, Scale, Tally};
@@ -122,6 +124,6 @@ impl Sequence {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         let drawn = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        usize::try_from(drawn).unwrap_or(0) % bound.max(1)
+        index(drawn) % bound.max(1)
     }
 }
