@@ -14,8 +14,8 @@ use crate::kernel_cache::LaunchShape;
 use crate::measure::{self, StartedPair};
 use crate::ring::{self, RecordKind, RingRecord};
 use crate::{
-    captures, clock, first_session, gate, kernel_catalog, run_ahead, startup, state, streams,
-    terms, watch,
+    captures, clock, first_session, gate, kernel_catalog, recall, run_ahead, startup, state,
+    streams, terms, watch,
 };
 
 /// The last launch whose end was reported by a sync.
@@ -146,6 +146,7 @@ fn report_held_launch(what: &LaunchCall, ticket: &mut LaunchTicket) {
     streams::record_launch(streams::meant(what.stream, what.per_thread));
     let extra = gate::add_launch();
     report(RecordKind::Launch, ticket, extra);
+    recall::note_launch();
 }
 
 fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {

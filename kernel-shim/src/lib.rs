@@ -14,7 +14,8 @@
 //!   socket, and launches after the first one are passed on.
 //! - The program gets the driver's own answers. It never gets an error of the shim and never waits
 //!   without a bound. A failure inside the shim turns it off ([`state`]).
-//! - The shim holds no lock while it calls the driver, and its own thread never calls the driver.
+//! - The shim holds no lock while it calls the driver, and the session's thread never calls the driver. A thread for
+//!   recalls ([`recall`]) does both. Only the end of a context, and that of the process, wait for its lock.
 //!
 //! `unsafe` is used only at the boundary to C. A comment at each use states why it is sound.
 
@@ -43,6 +44,7 @@ mod names;
 mod park;
 mod pause;
 mod procaddr;
+mod recall;
 mod resources;
 mod ring;
 mod run_ahead;

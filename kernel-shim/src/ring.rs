@@ -38,6 +38,8 @@ pub enum RecordKind {
     Sample = 6,
     /// The driver refused the launch.
     Failed = 7,
+    /// A holder brings the device back to its context.
+    Recalled = 8,
 }
 
 /// One record.
@@ -249,6 +251,7 @@ fn kind(code: u64) -> Option<RecordKind> {
         5 => RecordKind::Sync,
         6 => RecordKind::Sample,
         7 => RecordKind::Failed,
+        8 => RecordKind::Recalled,
         _ => return None,
     })
 }

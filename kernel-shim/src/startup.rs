@@ -9,7 +9,8 @@ use crate::abi::{CudaResult, SUCCESS};
 use crate::client::{self, CudaDevice};
 use crate::driver::table::slot;
 use crate::{
-    driver, filler, first_session, gate, log, measure, resources, ring, run_ahead, settings, state,
+    driver, filler, first_session, gate, log, measure, recall, resources, ring, run_ahead,
+    settings, state,
 };
 
 /// Starts the session's thread. The calling thread's context determines the device.
@@ -49,7 +50,11 @@ extern "C" fn in_child() {
 }
 
 extern "C" fn at_exit() {
-    state::die();
+    // A forked child has no thread that could hold the lock's other side.
+    if state::mode() != state::DEAD {
+        state::die();
+        recall::stop();
+    }
     ring::wake_reader();
 }
 

@@ -8,7 +8,7 @@
 use std::fmt::Write as _;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use tessera_kernel_queue::QueueRules;
+use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::busy::BusyProcessors;
 use tessera_load_tests::players::{CoRunners, Played, Program, Ran, Setting, Stage};
 use tessera_load_tests::processes;
@@ -30,16 +30,24 @@ fn stage(high: String, low: String) -> Stage {
 }
 
 fn stage_with(high: String, low: String, ordinary: bool) -> Stage {
-    processes::go_first();
+    stage_of(Setting { ordinary, ..setting() }, high, low)
+}
+
+/// A device whose context switches take no time.
+fn setting() -> Setting {
     let target = programs().path("..").canonicalize().unwrap();
-    let setting = Setting {
+    Setting {
         stand_in: target.join("stand-in"),
         shim: target.join("kernel-shim/libcuda.so.1"),
         switch_us: 0,
         rules: QueueRules::default(),
         run_in: 1,
-        ordinary,
-    };
+        ordinary: false,
+    }
+}
+
+fn stage_of(setting: Setting, high: String, low: String) -> Stage {
+    processes::go_first();
     let named = |name: &str, recording| Program { name: name.to_owned(), recording };
     Stage::new(setting, [named("holder", high), named("filler", low)]).unwrap()
 }
@@ -119,6 +127,29 @@ fn a_filler_runs_twice_in_each_gap_and_the_holder_as_if_alone() {
             && task * 100 <= alone * 102
             && mean * 100 <= alone * 110;
         if holds { Ok(()) } else { Err(finding) }
+    });
+}
+
+#[test]
+fn the_device_is_back_before_the_holder_returns_from_a_pause_that_was_filled() {
+    let _turn = at_any_time();
+    // 8 ms of pause: a switch of 1 ms, a kernel of 3 ms, and a switch back.
+    let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
+    let rules = QueueRules { switch: Nanos::from_millis(1), ..QueueRules::default() };
+    let stage = stage_of(Setting { switch_us: 1_000, rules, ..setting() }, holder, filler(3));
+    stage.measure(150).unwrap();
+
+    play(&stage, 200, |played| {
+        let returns = played.high.windows(2).filter(|pair| {
+            let pause = end(&pair[0])..pair[1].queued;
+            played.low.iter().any(|low| pause.contains(&begin(low)))
+        });
+        let waits: Vec<u64> = returns.map(|pair| begin(&pair[1]) - pair[1].queued).collect();
+        let late = waits.iter().filter(|wait| **wait > MS / 2).count();
+        if waits.len() >= 150 && late * 5 <= waits.len() {
+            return Ok(());
+        }
+        Err(format!("{late} of {} returns waited for a switch", waits.len()))
     });
 }
 

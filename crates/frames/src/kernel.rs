@@ -28,13 +28,16 @@ use tessera_kernel_queue::{
 use crate::codec::{FRAME_BYTES_MAX, FrameKinds};
 
 /// The protocol version of this build.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// The first protocol version with [`ShimRecord::Need`] and [`ShimRecord::Streams`].
 pub const PROTOCOL_WITH_NEEDS: u16 = 2;
 
 /// The first protocol version with [`ToQueue::SessionThread`].
 pub const PROTOCOL_WITH_SESSION_THREAD: u16 = 3;
+
+/// The first protocol version with [`ToShim::Recall`] and [`ShimRecord::Recalled`].
+pub const PROTOCOL_WITH_RECALL: u16 = 4;
 
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
@@ -44,6 +47,9 @@ pub const RECORDS_MAX: usize = 1_024;
 
 /// The name in the kernel of the shim's thread that serves the session: at most 15 bytes.
 pub const SESSION_THREAD_NAME: &str = "tessera-queue";
+
+/// The name of the empty kernel with which a shim brings the device back to its context ([`ToShim::Recall`]).
+pub const RECALL_KERNEL_NAME: &std::ffi::CStr = c"tessera_recall";
 
 /// Longest device name in a hello, in bytes: NVIDIA's UUIDs have 40 characters, MIG's 44.
 pub const DEVICE_BYTES_MAX: usize = 64;
@@ -216,6 +222,12 @@ pub enum ShimRecord {
         /// Their number.
         streams: u32,
     },
+    /// The process brings the device back to its context: the answer to [`ToShim::Recall`]. Since version
+    /// [`PROTOCOL_WITH_RECALL`].
+    Recalled {
+        /// The time of the event.
+        at: Nanos,
+    },
 }
 
 impl ShimRecord {
@@ -231,9 +243,11 @@ impl ShimRecord {
             Self::Request { .. } => NUMBER + INDEX + (1 + NUMBER) + NUMBER,
             Self::Sync { .. } => (1 + NUMBER) + NUMBER,
             Self::Sample(_) => INDEX + (1 + INDEX) + NUMBER + (1 + NUMBER),
-            Self::Done { .. } | Self::Lost { .. } | Self::Failed { .. } | Self::Passed { .. } => {
-                NUMBER
-            }
+            Self::Done { .. }
+            | Self::Recalled { .. }
+            | Self::Lost { .. }
+            | Self::Failed { .. }
+            | Self::Passed { .. } => NUMBER,
             Self::Memory { .. } => 2 * NUMBER,
             Self::Need { .. } => INDEX + 3 * 4,
             Self::Streams { .. } => 4,
@@ -291,10 +305,18 @@ pub enum ToShim {
     Ping,
     /// The session is over, or there is none.
     Bye(Farewell),
+    /// The holder's gap is expected to end soon: the process brings the device back to its context, unless a holder has
+    /// launched by then. It replaces an earlier order. Since version [`PROTOCOL_WITH_RECALL`].
+    Recall {
+        /// When to do so.
+        at: Nanos,
+        /// The gate's launches: if there are more, the gap has ended.
+        launches: u64,
+    },
 }
 
 impl FrameKinds for ToShim {
-    const KNOWN: u32 = 9;
+    const KNOWN: u32 = 10;
 }
 
 /// The terms of a session.

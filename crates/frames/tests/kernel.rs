@@ -87,6 +87,7 @@ fn record() -> impl Strategy<Value = ShimRecord> {
             ShimRecord::Need { kernel, need }
         }),
         any::<u32>().prop_map(|streams| ShimRecord::Streams { streams }),
+        nanos().prop_map(|at| ShimRecord::Recalled { at }),
     ]
 }
 
@@ -159,6 +160,7 @@ fn to_shim() -> impl Strategy<Value = ToShim> {
         (refusal(), option::of(any::<u64>()))
             .prop_map(|(why, launch)| ToShim::Refused { why, launch }),
         Just(ToShim::Ping),
+        (nanos(), any::<u64>()).prop_map(|(at, launches)| ToShim::Recall { at, launches }),
         (ended(), any::<bool>()).prop_map(|(why, again)| ToShim::Bye(Farewell { why, again })),
     ]
 }
@@ -310,6 +312,14 @@ fn the_bytes_of_frames_never_change() {
                 },
             }])),
             [kind(1), number(1), kind(13), short(6), kind(7), kind(8), kind(9)].concat(),
+        ),
+        (
+            bytes_of(&ToQueue::Records(vec![ShimRecord::Recalled { at: Nanos::new(8) }])),
+            [kind(1), number(1), kind(15), number(8)].concat(),
+        ),
+        (
+            bytes_of(&ToShim::Recall { at: Nanos::new(8), launches: 7 }),
+            [kind(9), number(8), number(7)].concat(),
         ),
         (bytes_of(&ToQueue::SessionThread { thread: 9 }), [kind(2), kind(9)].concat()),
         (bytes_of(&ToShim::Role(Role::Fill)), [kind(1), kind(3)].concat()),

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, KernelIndex, SessionId};
 use crate::lease::Grant;
+use crate::time::Nanos;
 
 /// The role of a session: how it may launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +82,16 @@ pub enum QueueAction {
         session: SessionId,
         /// The grant's number.
         grant: u64,
+    },
+    /// Have the session bring the device back to its context, shortly before its gap is expected to end. The switch then
+    /// takes place within the gap. Later orders replace earlier ones. The answer is [`crate::QueueEvent::Recalled`].
+    Recall {
+        /// The holder.
+        session: SessionId,
+        /// When to do so.
+        at: Nanos,
+        /// The gate's launches: if there are more, the gap has ended.
+        launches: u64,
     },
     /// Send the session the index of the kernel that it defined.
     Defined {

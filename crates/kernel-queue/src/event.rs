@@ -106,6 +106,12 @@ pub enum QueueEvent {
         /// The grant that it returns early, if that grant [`yields`](crate::Grant::yields).
         returns: Option<u64>,
     },
+    /// A holder has brought the device back to its context, or is about to: the answer to
+    /// [`crate::QueueAction::Recall`].
+    Recalled {
+        /// The holder.
+        session: SessionId,
+    },
     /// A kernel was measured.
     Sample {
         /// The session that measured a kernel.
@@ -136,6 +142,7 @@ impl QueueEvent {
             | Self::Started { session, .. }
             | Self::Done { session }
             | Self::Sync { session, .. }
+            | Self::Recalled { session }
             | Self::Sample { session, .. }
             | Self::Alive { session } => Some(*session),
             Self::Tick => None,

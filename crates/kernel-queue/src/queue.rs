@@ -64,6 +64,8 @@ pub struct KernelQueue {
     ageing: AgeingState,
     /// The budget of holders' time for filling gaps.
     fills: LossBudget,
+    /// How long after a gap's grant its first kernel is launched: a moving mean.
+    entry_delay: Nanos,
     /// The session whose kernel ran last.
     context: Option<SessionId>,
     /// Who has the slice to itself, in exclusive mode.
@@ -96,6 +98,7 @@ impl KernelQueue {
             grants: 0,
             ageing: AgeingState::default(),
             fills: LossBudget::full(Self::fills_saved_max(&rules)),
+            entry_delay: Nanos::ZERO,
             context: None,
             owner: None,
             chosen: None,
@@ -295,6 +298,7 @@ impl KernelQueue {
             }
             QueueEvent::Done { .. } => self.on_kernel_end(at),
             QueueEvent::Sync { returns, .. } => self.on_sync(at, returns),
+            QueueEvent::Recalled { .. } => self.on_recalled(at),
             QueueEvent::Sample { sample, .. } => self.on_sample(at, sample),
             QueueEvent::Alive { .. } | QueueEvent::Join(_) | QueueEvent::Tick => {}
         }

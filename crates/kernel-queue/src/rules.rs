@@ -82,6 +82,9 @@ pub struct QueueRules {
     /// Share of the time that filling gaps may cost holders, in thousandths: context switches, and
     /// kernels of fillers that still run after a holder's return.
     pub fill_cost_thousandths: u64,
+    /// Whether a holder brings the device back to its context before its gap ends. The fillers' time ends by one switch
+    /// earlier, and the holder need not wait for the switch.
+    pub recall: bool,
     /// While a holder counts as absent, kernels may run that take at most this many thousandths of
     /// its absence.
     pub lapse_thousandths: u64,
@@ -113,6 +116,7 @@ impl Default for QueueRules {
             lapse: Nanos::from_millis(8),
             switch: Nanos::from_micros(150),
             fill_cost_thousandths: 30,
+            recall: true,
             lapse_thousandths: 250,
             probe_thousandths: 100,
             alternate_after: None,
@@ -157,6 +161,7 @@ impl QueueRules {
             probe_thousandths: 0,
             switch: Nanos::ZERO,
             fill_cost_thousandths: 1_000,
+            recall: false,
             ageing: None,
             ..Self::default()
         }

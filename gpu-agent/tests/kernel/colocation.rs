@@ -1,6 +1,6 @@
 //! Kernels that run at the same time, by the endpoint's own counts.
 
-use tessera_frames::kernel::{PROTOCOL_VERSION, ShimRecord};
+use tessera_frames::kernel::{PROTOCOL_WITH_NEEDS, ShimRecord};
 use tessera_kernel_queue::{GrantKind, KernelIndex, QueueRules, ResourceNeed, Role};
 
 use crate::rig::{Attempt, HelloOverrides, Rig, Shim};
@@ -111,10 +111,10 @@ async fn a_shim_of_the_version_before_needs_is_served_without_them() {
     let mut rig = Rig::with(QueueRules::default().over_mps());
     let attempts = admit(&mut rig, [1_000; 2]);
     let older =
-        HelloOverrides { protocol: Some(PROTOCOL_VERSION - 1), ..HelloOverrides::default() };
+        HelloOverrides { protocol: Some(PROTOCOL_WITH_NEEDS - 1), ..HelloOverrides::default() };
 
     let mut shim = Shim::try_join(&attempts[0], older).await.unwrap();
 
-    assert_eq!(shim.welcome.protocol, PROTOCOL_VERSION - 1);
+    assert_eq!(shim.welcome.protocol, PROTOCOL_WITH_NEEDS - 1);
     shim.define(0).await;
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::outbox::RecordOutbox;
 use super::{CudaDevice, SessionOver, pinned};
 use crate::settings::ShimSettings;
-use crate::{filler, kernel_catalog, ring, session, state, terms};
+use crate::{filler, kernel_catalog, recall, ring, session, state, terms};
 
 /// Limit for connecting: far longer than it takes if the queue is alive.
 const CONNECT_MAX: Duration = Duration::from_millis(600);
@@ -143,6 +143,7 @@ async fn receive(reader: &mut FrameReader) -> SessionOver {
             ToShim::Role(role) => session::set_role(role),
             ToShim::Grant(grant) => filler::receive(grant),
             ToShim::Revoke { grant } => filler::revoke(grant),
+            ToShim::Recall { at, launches } => recall::accept(at, launches),
             ToShim::Defined { number, kernel, sk, measure } => {
                 kernel_catalog::set_facts(number, Some(kernel), sk, measure);
                 filler::wake();

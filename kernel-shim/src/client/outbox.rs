@@ -120,6 +120,7 @@ fn record(entry: RingRecord) -> ShimRecord {
         RecordKind::Done => ShimRecord::Done { at: time },
         RecordKind::Sync => ShimRecord::Sync { returns: extra.checked_sub(1), at: time },
         RecordKind::Failed => ShimRecord::Failed { launch },
+        RecordKind::Recalled => ShimRecord::Recalled { at: time },
         RecordKind::Sample => {
             let before = launch.checked_sub(1).and_then(|before| u32::try_from(before).ok());
             ShimRecord::Sample(KernelSample {

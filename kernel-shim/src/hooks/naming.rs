@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use super::{after, written};
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::names::{self, Origin};
-use crate::{filler, measure, run_ahead, startup, state};
+use crate::{filler, measure, recall, run_ahead, startup, state};
 
 const WHEN: u32 = crate::state::WITH_QUEUE;
 
@@ -112,6 +112,7 @@ fn context_ends(call: impl FnOnce() -> CudaResult) -> CudaResult {
         filler::on_context_end();
         measure::forget();
         run_ahead::on_context_end();
+        recall::on_context_end();
     });
     call()
 }

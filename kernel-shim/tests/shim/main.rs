@@ -8,5 +8,6 @@ mod launches;
 mod library;
 mod needs;
 mod queue;
+mod recalls;
 mod sessions;
 mod watch;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
+use tessera_frames::kernel::RECALL_KERNEL_NAME;
 
 /// One kernel in the device's trace, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +153,13 @@ pub(super) fn ran(trace: &Path, (begin, end): (u64, u64)) -> Result<Vec<Ran>> {
     for line in text.lines().filter(|line| line.starts_with("{\"op\":\"kernel\"")) {
         // A killed player's last line may be a part of one.
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
+        // The shim's own kernel is no work of the program.
+        if line["name"]
+            .as_str()
+            .is_some_and(|name| name.as_bytes() == RECALL_KERNEL_NAME.to_bytes())
+        {
+            continue;
+        }
         let spans = line["spans"].as_array().into_iter().flatten();
         let spans = spans.map(|span| {
             let at = |index: usize| span[index].as_u64().unwrap_or(0).clamp(begin, end);

@@ -8,12 +8,16 @@
 //! run then. So a gap is filled only if it is longer than two context switches. By how much depends
 //! on the remaining budget of fills ([`crate::QueueRules::fill_cost_thousandths`]). With little
 //! left only the longest gaps are filled.
+//!
+//! If the end of a gap is predicted, the fillers' time ends one context switch before it, and the holder is ordered to
+//! bring the device back then ([`crate::QueueRules::recall`]). So the switch costs it nothing if the prediction is right.
 
 use super::KernelQueue;
 use super::delays::AgeingPrice;
 use super::grants::GrantTerms;
 use super::launches::RunningKernel;
 use super::session::{OpenGap, QueueSession};
+use crate::action::QueueAction;
 use crate::lease::{GrantKind, GrantLease};
 use crate::predict::{CurrentGap, GapPrediction};
 use crate::rules::GrantSize;
@@ -35,6 +39,15 @@ struct IdleWindow {
     begin: Nanos,
     end: Nanos,
     kind: GrantKind,
+    /// The holder whose predicted return is the end. It can bring the device back before.
+    returns: Option<usize>,
+}
+
+impl IdleWindow {
+    /// Returns until when fillers' kernels may run, if the switch back takes this long.
+    fn end_of_fills(&self, switch: Nanos) -> Nanos {
+        if self.returns.is_some() { self.end.minus(switch) } else { self.end }
+    }
 }
 
 impl KernelQueue {
@@ -59,7 +72,9 @@ impl KernelQueue {
             self.schedule_longer_gap();
             return;
         }
-        while let Some((request, from, end)) = self.choose_launch(window) {
+        let mut is_granted = false;
+        while let Some((request, from, end, idle)) = self.choose_launch(window) {
+            is_granted = true;
             let cost = request.predicted.unwrap_or(Nanos::ZERO);
             // A dead session's grant must end soon, so only a long kernel gets a longer grant.
             // While no holder waits for its end, it may last longer.
@@ -71,7 +86,7 @@ impl KernelQueue {
                 // How long an unknown kernel takes is not known, so the next launch needs a new
                 // request.
                 GrantSize::Gap if request.predicted.is_none() => (until.minus(from), 1),
-                GrantSize::Gap => (until.minus(from), u16::MAX),
+                GrantSize::Gap => (until.minus(from).min(idle), u16::MAX),
             };
             let kind = window.kind;
             let paid = AgeingPrice::NOTHING;
@@ -79,6 +94,9 @@ impl KernelQueue {
                 request,
                 GrantTerms { kind, from, until, budget, launches, reserved: None, paid },
             );
+        }
+        if is_granted {
+            self.order_recall(window);
         }
         if window.kind == GrantKind::Gap && self.interleaved_leases().next().is_none() {
             self.grant_probe(self.now.max(self.tail), window.end);
@@ -90,12 +108,48 @@ impl KernelQueue {
         if window.kind != GrantKind::Gap || self.is_entered() {
             return true;
         }
-        window.end.minus(self.now.max(window.begin)) > self.shortest_gap_to_fill()
+        let begin = self.now.max(window.begin).plus(self.expected_delay());
+        window.end.minus(begin) > self.shortest_gap_to_fill()
     }
 
-    /// Returns whether the current gap is filled already.
-    fn is_entered(&self) -> bool {
-        self.sessions.iter().any(|session| session.gap.is_some_and(|gap| gap.filled))
+    /// Returns how long after a grant the first kernel will be launched. On a device without context switches this costs
+    /// the holder nothing.
+    fn expected_delay(&self) -> Nanos {
+        self.entry_delay.min(self.rules.switch)
+    }
+
+    /// Learns how long after a grant its first kernel was launched. Each value counts for an eighth.
+    pub(super) fn note_entry(&mut self, delay: Nanos) {
+        let delay = delay.min(self.rules.switch);
+        let mean = self.entry_delay;
+        self.entry_delay = mean.minus(Nanos::new(mean.get() / 8)).plus(Nanos::new(delay.get() / 8));
+    }
+
+    /// Orders the holder to bring the device back before its gap is expected to end.
+    fn order_recall(&mut self, window: IdleWindow) {
+        let Some(at) = window.returns else { return };
+        let (recall_at, launches) = (window.end_of_fills(self.rules.switch), self.gate.launches);
+        let session = self.sessions[at].id;
+        let Some(gap) = &mut self.sessions[at].gap else { return };
+        if gap.recall_at.replace(recall_at) != Some(recall_at) {
+            self.actions.push(QueueAction::Recall { session, at: recall_at, launches });
+        }
+    }
+
+    /// Handles a holder's answer: the device is on its way back to it.
+    pub(super) fn on_recalled(&mut self, at: usize) {
+        let session = &mut self.sessions[at];
+        let Some(gap) = session.gap.as_mut().filter(|gap| gap.from <= self.at) else { return };
+        if session.role.is_holder() {
+            gap.recalled = Some(self.at);
+            self.context = Some(session.id);
+        }
+    }
+
+    /// Returns whether the current gap is filled already, and the device is with the fillers.
+    pub(super) fn is_entered(&self) -> bool {
+        let is_filled = |gap: OpenGap| gap.filled && gap.recalled.is_none();
+        self.sessions.iter().any(|session| session.gap.is_some_and(is_filled))
     }
 
     /// Returns the shortest gap that is filled: two context switches, and more if little time is
@@ -117,20 +171,26 @@ impl KernelQueue {
     }
 
     /// Removes the next launch for the window from the queue, if there is one. Returns it with the
-    /// span in which it may go.
-    fn choose_launch(&mut self, window: IdleWindow) -> Option<(LaunchRequest, Nanos, Nanos)> {
+    /// span in which it may go, and for how long kernels can run in it.
+    fn choose_launch(
+        &mut self,
+        window: IdleWindow,
+    ) -> Option<(LaunchRequest, Nanos, Nanos, Nanos)> {
         if !self.may_grant_gap() {
             return None;
         }
         let from = self.now.max(self.tail).plus(self.granted_gap_time());
         let absent = self.now.minus(window.begin);
         let is_holder_absent = self.is_holder_absent();
+        // A session that has the device launches at once.
+        let delay = if self.is_entered() { Nanos::ZERO } else { self.expected_delay() };
         let Self { waiting, sessions, context, rules, .. } = self;
         // The session that used the device last needs no context switch.
         let switch = |request: &LaunchRequest| {
             if *context == Some(request.session) { Nanos::ZERO } else { rules.switch }
         };
-        let idle = window.end.minus(from);
+        let end_of_fills = window.end_of_fills(rules.switch);
+        let idle = end_of_fills.minus(from);
         let request = match window.kind {
             GrantKind::Lapse => {
                 let longest = absent.thousandths(rules.lapse_thousandths);
@@ -142,17 +202,25 @@ impl KernelQueue {
             GrantKind::Gap | GrantKind::Aged | GrantKind::Colocated => {
                 waiting.best_fit_among(idle, |request| {
                     let time = request.predicted.unwrap_or(Nanos::MAX);
-                    time.plus(switch(request)) < idle && may_get_grant(sessions, request)
+                    time.plus(switch(request)).plus(delay) < idle
+                        && may_get_grant(sessions, request)
                 })
             }
         };
-        let end = request.map(|request| window.end.minus(switch(&request)));
+        let enters = request.map(|request| switch(&request));
         if request.is_none() {
             self.schedule_look();
         }
-        // A lapse grant has no predicted end.
-        let end = if window.end == Nanos::MAX { Some(Nanos::MAX) } else { end };
-        request.zip(end).map(|(request, end)| (request, from, end))
+        request.zip(enters).map(|(request, enters)| {
+            let end = match window {
+                // A lapse grant has no predicted end.
+                IdleWindow { end: Nanos::MAX, .. } => Nanos::MAX,
+                // The switch to the filler is a part of the time, and not of its kernels' time.
+                IdleWindow { returns: Some(_), .. } => end_of_fills,
+                IdleWindow { end, .. } => end.minus(enters),
+            };
+            (request, from, end, idle.minus(enters))
+        })
     }
 
     /// Returns whether one more grant may be given. A grant for a whole gap is the only one.
@@ -191,19 +259,28 @@ impl KernelQueue {
 
     /// Returns the span in which all holders are predicted to leave the device idle.
     fn idle_window(&mut self) -> Option<IdleWindow> {
-        let mut window = IdleWindow { begin: Nanos::ZERO, end: Nanos::MAX, kind: GrantKind::Lapse };
+        let mut window = IdleWindow {
+            begin: Nanos::ZERO,
+            end: Nanos::MAX,
+            kind: GrantKind::Lapse,
+            returns: None,
+        };
         for at in 0..self.sessions.len() {
             if !self.sessions[at].role.is_holder() {
                 continue;
             }
-            let Some((end, kind)) = self.idle_window_of(&self.sessions[at]) else {
+            let Some((end, kind, is_predicted)) = self.idle_window_of(&self.sessions[at]) else {
                 self.schedule_longer_gap();
                 return None;
             };
             let session = &self.sessions[at];
             let begin = session.gap.map_or(session.active_at, |gap| gap.from);
             window.begin = window.begin.max(begin);
-            window.end = window.end.min(end);
+            if end < window.end {
+                let recalls = self.rules.recall && self.rules.switch > Nanos::ZERO;
+                window.returns = (is_predicted && recalls).then_some(at);
+                window.end = end;
+            }
             if kind == GrantKind::Gap {
                 window.kind = GrantKind::Gap;
             }
@@ -220,8 +297,9 @@ impl KernelQueue {
         gap.idle || (gap.known && session.ends.are_trusted())
     }
 
-    /// Returns the earliest end of one holder's gap, if the gap is long enough to be filled.
-    fn idle_window_of(&self, session: &QueueSession) -> Option<(Nanos, GrantKind)> {
+    /// Returns the earliest end of one holder's gap, if the gap is long enough to be filled, and whether that end is
+    /// predicted.
+    fn idle_window_of(&self, session: &QueueSession) -> Option<(Nanos, GrantKind, bool)> {
         let from = session.gap.map_or(session.active_at, |gap| gap.from);
         let elapsed = self.now.minus(from);
         let is_lapsed = self.now >= from && elapsed >= self.rules.lapse;
@@ -237,14 +315,14 @@ impl KernelQueue {
         match predicted {
             GapPrediction::Idle(more) => {
                 let end = self.now.max(from).plus(more);
-                (end.minus(from) > self.rules.epsilon).then_some((end, GrantKind::Gap))
+                (end.minus(from) > self.rules.epsilon).then_some((end, GrantKind::Gap, true))
             }
             GapPrediction::Beyond | GapPrediction::Unknown if is_lapsed => {
-                Some((Nanos::MAX, GrantKind::Lapse))
+                Some((Nanos::MAX, GrantKind::Lapse, false))
             }
             GapPrediction::Beyond => {
                 let probe = elapsed.thousandths(self.rules.probe_thousandths);
-                (probe > Nanos::ZERO).then(|| (self.now.plus(probe), GrantKind::Gap))
+                (probe > Nanos::ZERO).then(|| (self.now.plus(probe), GrantKind::Gap, false))
             }
             GapPrediction::Unknown => None,
         }

@@ -114,6 +114,8 @@ impl KernelQueue {
             took: burst.plus(took.unwrap_or_default()),
             predicted_end: None,
             filled: false,
+            recall_at: None,
+            recalled: None,
         });
         session.counters.launches += 1;
         self.counters.launches += 1;
@@ -146,8 +148,9 @@ impl KernelQueue {
             profile.note_gap(gap.before, gap.kernel, lasted);
         }
         if gap.filled {
-            // The device switches back to the holder's context.
-            self.fills.take(self.rules.switch);
+            // The device switches back to the holder's context, unless it has done so in the gap.
+            let is_back = gap.recalled.map_or(Nanos::MAX, |at| at.plus(self.rules.switch));
+            self.fills.take(is_back.minus(self.at).min(self.rules.switch));
         }
         if gap.idle && lasted > self.rules.epsilon {
             self.note_period(lasted);
@@ -243,6 +246,13 @@ impl KernelQueue {
         let took = self.tasks[self.sessions[at].task].profile.cost(kernel);
         let cost = took.unwrap_or(Nanos::ZERO);
         let kind = self.sessions[at].lease.filter(|lease| Some(lease.grant.number) == grant);
+        if let Some(lease) = kind
+            && lease.grant.kind == GrantKind::Gap
+            && lease.spent == Nanos::ZERO
+            && !self.is_entered()
+        {
+            self.note_entry(self.at.minus(lease.grant.from));
+        }
         let kind = kind.map(|lease| lease.grant.kind);
         let late = !self.spend_lease(at, grant, launch, cost);
         let loss = self.loss_of(at, kind, cost);
@@ -264,10 +274,11 @@ impl KernelQueue {
             counters.late += u64::from(late);
             counters.note_fill(cost);
         }
-        let now = self.now;
+        let (now, at_device) = (self.now, self.at);
         for session in &mut self.sessions {
             if let Some(gap) = &mut session.gap {
                 gap.filled |= gap.from <= now;
+                gap.recalled = gap.recalled.filter(|recalled| *recalled >= at_device);
                 session.filled_until = now.plus(FILL_CLOUDS);
             }
         }

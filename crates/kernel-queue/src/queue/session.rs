@@ -85,6 +85,10 @@ pub(super) struct OpenGap {
     pub predicted_end: Option<Nanos>,
     /// Whether another session launched in it.
     pub filled: bool,
+    /// When the holder was last ordered to bring the device back.
+    pub recall_at: Option<Nanos>,
+    /// Since when it brings the device back, if no other session launched since.
+    pub recalled: Option<Nanos>,
 }
 
 /// One process that is connected.

@@ -174,6 +174,11 @@ impl Harness {
                     client.budget.clear();
                 }
             }
+            Some(QueueAction::Recall { session, launches, .. })
+                if self.gate.launches == launches =>
+            {
+                self.step(QueueEvent::Recalled { session });
+            }
             _ => {}
         }
         if let Some((_, kernel)) = self.clients[at].blocked {
@@ -313,6 +318,7 @@ impl Harness {
             }
             QueueAction::Role { session, .. }
             | QueueAction::Revoke { session, .. }
+            | QueueAction::Recall { session, .. }
             | QueueAction::Defined { session, .. }
             | QueueAction::Predicted { session, .. }
             | QueueAction::Measured { session }

@@ -382,6 +382,9 @@ impl SliceQueue {
                 QueueAction::Revoke { session, grant } => {
                     SliceEffect::Send(session, ToShim::Revoke { grant })
                 }
+                QueueAction::Recall { session, at, launches } => {
+                    SliceEffect::Send(session, ToShim::Recall { at, launches })
+                }
                 QueueAction::Dropped { session } => {
                     dropped.push(session);
                     SliceEffect::Close(session, SessionEnd::Silent)

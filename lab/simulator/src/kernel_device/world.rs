@@ -372,6 +372,7 @@ impl SharingWorld<'_> {
                 QueueAction::Role { session, .. }
                 | QueueAction::Grant { session, .. }
                 | QueueAction::Revoke { session, .. }
+                | QueueAction::Recall { session, .. }
                 | QueueAction::Refuse { session, .. }
                 | QueueAction::Defined { session, .. }
                 | QueueAction::Predicted { session, .. }
@@ -396,7 +397,9 @@ impl SharingWorld<'_> {
             QueueAction::Grant { grant, .. } => self.clients[at].receive(grant),
             QueueAction::Revoke { grant, .. } => self.clients[at].revoke(grant),
             QueueAction::Refuse { why, .. } => unreachable!("two well-behaved clients: {why}"),
-            QueueAction::Gate { .. }
+            // The modelled device changes contexts at no cost, so the queue orders nobody to do so.
+            QueueAction::Recall { .. }
+            | QueueAction::Gate { .. }
             | QueueAction::Defined { .. }
             | QueueAction::Predicted { .. }
             | QueueAction::Measured { .. }

@@ -61,6 +61,9 @@ impl SliceQueue {
             ShimRecord::Sync { returns, at } => {
                 self.step_at(session, QueueEvent::Sync { session, returns }, at, now, None);
             }
+            ShimRecord::Recalled { at } => {
+                self.step_at(session, QueueEvent::Recalled { session }, at, now, None);
+            }
             ShimRecord::Sample(sample) => {
                 let kernel = sample.kernel;
                 self.note(QueueEvent::Sample { session, sample }, (now, now), None);
