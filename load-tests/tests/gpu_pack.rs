@@ -217,6 +217,11 @@ fn time_slices_are_the_devices_own(rows: &BTreeMap<String, Value>) {
     assert_eq!(row["turn_ms"]["p50"], 2.0, "{row}");
     assert_eq!(row["change_us"]["p50"], 150.0, "{row}");
     assert_eq!(row["at_once"], 0, "{row}");
+    // A switch lies in the launch after the pause, unless the device was recalled.
+    let median = |name: &str| rows[name]["task_ms"]["p50"].as_f64().unwrap();
+    let waits = median("a launch after a pause, next to a process that used it");
+    let recalled = median("the same, after a recall 1 ms before");
+    assert!(recalled + 0.05 < waits, "{recalled} {waits}");
 }
 
 fn pairs_run_in_all_forms(rows: &BTreeMap<String, Value>) {

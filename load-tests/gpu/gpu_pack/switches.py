@@ -97,6 +97,22 @@ def round_trips(part):
     part.measured("a kernel of 20 µs and its wait, next to a busy process", task_ms=spread(beside["tasks_ms"]))
 
 
+def returns(part):
+    """How long a launch takes after a pause in which another process used the device, with and without a recall."""
+    count = 20 if part.quick else 200
+
+    def took(lead_ms):
+        with Child("recalls", str(count), str(lead_ms)) as child:
+            return spread(child.ready().go().report()["tasks_ms"])
+
+    part.measured("a launch after a pause, alone", task_ms=took(0))
+    with workload({"steps": [{"run": "busy", "ms": 0.1}, {"gap_ms": 10}]}) as other:
+        other.ready().go()
+        part.measured("a launch after a pause, next to a process that used it", task_ms=took(0))
+        part.measured("the same, after a recall 1 ms before", task_ms=took(1))
+        other.stop()
+
+
 def main():
     part = Part("6-switches", "context switch and time slice")
     know(part.machine)
@@ -110,6 +126,8 @@ def main():
             part.measured("turns of two processes", how="trace" if part.machine["stand_in"] else "globaltimer", **found)
         with part.guarded("round trips"):
             round_trips(part)
+        with part.guarded("returns"):
+            returns(part)
     part.done()
 
 
