@@ -352,8 +352,10 @@ impl KernelQueue {
     /// Schedules a check of a gap that is too short to be filled, for when it may be long enough. Between two fills there
     /// are many short gaps, so most checks would find nothing to do.
     fn schedule_longer_gap(&mut self) {
-        // In a gap that is filled already, short spans count as well.
-        if self.is_entered() {
+        // In a gap that is filled already, short spans count as well. After a recall the holder is about to return: a look
+        // at the very end of the gap would find it late, and take it for absent.
+        let is_filled = |gap: OpenGap| gap.filled;
+        if self.sessions.iter().any(|session| session.gap.is_some_and(is_filled)) {
             self.schedule_look();
             return;
         }
