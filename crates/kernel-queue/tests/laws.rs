@@ -11,9 +11,11 @@ fn rules() -> impl Strategy<Value = QueueRules> {
     let grants = prop_oneof![Just(GrantSize::Kernel), Just(GrantSize::Gap)];
     let predictor =
         prop_oneof![Just(GapPredictor::Mean), Just(GapPredictor::Pairs { risk_thousandths: 300 }),];
-    (grants, predictor, 1_u16..4, any::<bool>()).prop_map(|(grants, predictor, in_flight, ages)| {
-        let plain = QueueRules::default();
+    let switches = any::<[bool; 2]>();
+    (grants, predictor, 1_u16..4, switches).prop_map(|(grants, predictor, in_flight, switches)| {
+        let ([ages, recall], plain) = (switches, QueueRules::default());
         QueueRules {
+            recall,
             grants,
             predictor,
             in_flight,

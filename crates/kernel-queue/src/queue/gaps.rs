@@ -112,10 +112,10 @@ impl KernelQueue {
         window.end.minus(begin) > self.shortest_gap_to_fill()
     }
 
-    /// Returns how long after a grant the first kernel will be launched. On a device without context switches this costs
-    /// the holder nothing.
+    /// Returns how long after a grant the first kernel will be launched, if the holder recalls the device: then a fill
+    /// that comes late has little time.
     fn expected_delay(&self) -> Nanos {
-        self.entry_delay.min(self.rules.switch)
+        if self.rules.recall { self.entry_delay.min(self.rules.switch) } else { Nanos::ZERO }
     }
 
     /// Learns how long after a grant its first kernel was launched. Each value counts for an eighth.
