@@ -177,6 +177,7 @@ impl Harness {
             Some(QueueAction::Recall { session, launches, .. })
                 if self.gate.launches == launches =>
             {
+                self.context = Some(session);
                 self.step(QueueEvent::Recalled { session });
             }
             _ => {}
@@ -348,7 +349,8 @@ impl Harness {
     }
 
     /// Best fit: no launch of higher priority fits, and no longer one of the same priority; among
-    /// equals the oldest is granted. A launch fits with the context switch that it needs.
+    /// equals the oldest is granted. A launch fits with the context switch that it needs. With recalls it may also need
+    /// the usual delay of a first kernel, which is one switch at most.
     fn check_choice(
         &self,
         session: SessionId,
@@ -367,9 +369,10 @@ impl Harness {
         };
         // The budget ends before the switch back to the holder's context.
         let idle = grant.budget.plus(switch(session));
+        let delay_max = if self.rules.recall { self.rules.switch } else { Nanos::ZERO };
         for (contender_priority, contender) in self.queue.waiting().iter() {
             let needed = contender.predicted.map(|time| time.plus(switch(contender.session)));
-            let fits = needed.is_some_and(|time| time < idle);
+            let fits = needed.is_some_and(|time| time.plus(delay_max) < idle);
             let has_lease = self.has_lease(contender.session);
             if !fits || has_lease || contender.session == session {
                 continue;
