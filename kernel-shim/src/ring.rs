@@ -284,10 +284,11 @@ mod tests {
             RecordKind::Done,
             RecordKind::Sync,
             RecordKind::Failed,
+            RecordKind::Recalled,
         ];
 
         for launch in 0..3 * SLOTS_U64 + 7 {
-            let entry = entry(kinds[usize::try_from(launch % 6).unwrap()], launch);
+            let entry = entry(kinds[usize::try_from(launch % 7).unwrap()], launch);
             assert!(ring.push(entry));
             assert_eq!(ring.pop(), Some(entry));
         }

@@ -50,11 +50,8 @@ extern "C" fn in_child() {
 }
 
 extern "C" fn at_exit() {
-    // A forked child has no thread that could hold the lock's other side.
-    if state::mode() != state::DEAD {
-        state::die();
-        recall::stop();
-    }
+    state::die();
+    recall::stop();
     ring::wake_reader();
 }
 

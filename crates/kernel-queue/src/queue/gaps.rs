@@ -9,8 +9,8 @@
 //! on the remaining budget of fills ([`crate::QueueRules::fill_cost_thousandths`]). With little
 //! left only the longest gaps are filled.
 //!
-//! If the end of a gap is predicted, the fillers' time ends one context switch before it, and the holder is ordered to
-//! bring the device back then ([`crate::QueueRules::recall`]). So the switch costs it nothing if the prediction is right.
+//! With [`crate::QueueRules::recall`], the fillers' time ends one context switch before a predicted end, and the holder is
+//! ordered to bring the device back then. So the switch costs it nothing if the prediction is right.
 
 use super::KernelQueue;
 use super::delays::AgeingPrice;
@@ -352,10 +352,8 @@ impl KernelQueue {
     /// Schedules a check of a gap that is too short to be filled, for when it may be long enough. Between two fills there
     /// are many short gaps, so most checks would find nothing to do.
     fn schedule_longer_gap(&mut self) {
-        // In a gap that is filled already, short spans count as well. After a recall the holder is about to return: a look
-        // at the very end of the gap would find it late, and take it for absent.
-        let is_filled = |gap: OpenGap| gap.filled;
-        if self.sessions.iter().any(|session| session.gap.is_some_and(is_filled)) {
+        // In a gap that is filled already, short spans count as well.
+        if self.is_entered() {
             self.schedule_look();
             return;
         }
