@@ -15,7 +15,7 @@ mod state;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tessera_kernel_queue::{Grant, GrantBudget, KernelIndex, LaunchDecision, Nanos};
+use tessera_kernel_queue::{GapOpening, Grant, GrantBudget, KernelIndex, LaunchDecision, Nanos};
 
 use crate::counters::{self, count};
 use crate::ring::{self, RecordKind, RingRecord};
@@ -31,6 +31,10 @@ const REFUSED_MAX: usize = 64;
 
 /// Pause before a launch for which the queue had no space is requested again.
 const REFUSED_PAUSE: Nanos = Nanos::from_millis(10);
+
+/// How long a thread looks at the gate without sleeping before a gap that was granted ahead. The queue has it woken
+/// 100 µs before the gap, or by one launch.
+const LOOKS_MAX: Nanos = Nanos::from_micros(500);
 
 /// Longest sleep while a thread waits for a grant, so that a dead queue is noticed in time.
 const SLEEP_MAX: Nanos = Nanos::from_millis(4);
@@ -78,12 +82,16 @@ struct WaitingLaunch {
     /// waking the session's thread may take the processor from this thread.
     unannounced: Unannounced,
     exact_timers: Option<ExactTimers>,
+    /// Since when it looks at the gate for the begin of a gap, and the launch from which it does.
+    looks: Option<(Nanos, u64)>,
 }
 
 /// The next action of a waiting launch.
 enum NextStep {
     Launch(LaunchPermit),
     Sleep(Nanos),
+    /// Until a holder made so many launches.
+    AwaitLaunch(u64),
     Yield,
 }
 
@@ -98,6 +106,7 @@ impl WaitingLaunch {
             requested: None,
             unannounced: Unannounced(false),
             exact_timers: None,
+            looks: None,
         }
     }
 
@@ -141,6 +150,10 @@ impl WaitingLaunch {
             self.unannounced.announce();
             match step {
                 NextStep::Sleep(span) => self.sleep(filler, span, now),
+                NextStep::AwaitLaunch(launches) => {
+                    drop(filler);
+                    self.sleep_until_launch(launches);
+                }
                 NextStep::Launch(_) | NextStep::Yield => {
                     drop(filler);
                     std::thread::yield_now();
@@ -159,6 +172,8 @@ impl WaitingLaunch {
             self.requested_at = now.plus(REFUSED_PAUSE).minus(self.bound);
         }
         let predicted = kernel_catalog::predicted_time(self.kernel);
+        let held = filler.budget.grant().copied();
+        filler.budget.look(gate::last_launch());
         let grant = filler.budget.grant().copied();
         let decision = filler.budget.spend(predicted, gate::state(), filler.committed(), now);
         let span = match decision {
@@ -171,6 +186,9 @@ impl WaitingLaunch {
                 return NextStep::Launch(permit);
             }
             LaunchDecision::Wait => match grant {
+                Some(_) if filler.budget.opening().is_some() && filler.in_flight.is_empty() => {
+                    return self.await_gap(filler.budget.opening().copied(), now);
+                }
                 Some(grant) if now < grant.from => filler.sleep_before(grant.from.minus(now)),
                 _ => in_flight::next_look(filler, now),
             },
@@ -184,7 +202,7 @@ impl WaitingLaunch {
                     self.request(None, now);
                 } else {
                     filler.budget.clear();
-                    self.request(grant, now);
+                    self.request(held, now);
                 }
                 // The queue grants nothing before it knows the ends of the kernels in flight.
                 if filler.in_flight.is_empty() {
@@ -217,6 +235,34 @@ impl WaitingLaunch {
             extra: grant.map_or(0, |grant| grant.number.saturating_add(1)),
         });
         self.unannounced.0 = true;
+    }
+
+    /// Waits for the begin of a gap that was granted ahead: first for a launch that is near, then without sleeping.
+    fn await_gap(&mut self, opening: Option<GapOpening>, now: Nanos) -> NextStep {
+        let Some(opening) = opening else { return NextStep::Yield };
+        let launches = gate::state().launches;
+        if launches < opening.wake {
+            return NextStep::AwaitLaunch(opening.wake);
+        }
+        let (since, wake) = *self.looks.get_or_insert((now, opening.wake));
+        if wake != opening.wake {
+            self.looks = Some((now, opening.wake));
+        } else if now.minus(since) >= LOOKS_MAX {
+            return NextStep::AwaitLaunch(opening.launches);
+        }
+        NextStep::Yield
+    }
+
+    fn sleep_until_launch(&mut self, launches: u64) {
+        self.exact_timers.get_or_insert_with(ExactTimers::request);
+        let number = state::lock().budget.grant().map(|grant| grant.number);
+        // Read again: a change before this thread counted as sleeping did not wake it.
+        let must_wait = || {
+            let filler = state::lock();
+            let has_same = filler.budget.grant().map(|grant| grant.number) == number;
+            has_same && terms::is_filler() && !liveness::is_queue_dead()
+        };
+        gate::sleep_until(launches, Duration::from_nanos(SLEEP_MAX.get()), must_wait);
     }
 
     fn sleep(&mut self, filler: state::FillerGuard, span: Nanos, now: Nanos) {
@@ -258,11 +304,23 @@ pub fn receive(grant: Grant) {
     state::wake();
 }
 
+/// Accepts a grant of a gap that has not begun.
+pub fn receive_ahead(grant: Grant, opening: GapOpening) {
+    state::lock().budget.receive_ahead(grant, opening);
+    state::wake();
+}
+
 /// Ends a grant.
 pub fn revoke(number: u64) {
     let mut filler = state::lock();
-    if filler.budget.grant().is_some_and(|grant| grant.number == number) {
+    let is_held = filler.budget.grant().is_some_and(|grant| grant.number == number);
+    if is_held {
         filler.budget.clear();
+    }
+    drop(filler);
+    if is_held {
+        // Its thread possibly sleeps on the gate page, and has to request another one.
+        gate::wake_sleepers();
     }
 }
 

@@ -5,10 +5,11 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tessera_frames::gate::{GATE_BYTES, GatePage};
-use tessera_kernel_queue::{GateState, Nanos};
+use tessera_kernel_queue::{GateState, KernelIndex, LastLaunch, Nanos};
 use tessera_wire::gate_page;
 
 static PAGE: AtomicPtr<GatePage> = AtomicPtr::new(std::ptr::null_mut());
@@ -66,10 +67,69 @@ pub fn state() -> GateState {
     page().map(GatePage::gate).unwrap_or_default()
 }
 
+/// Returns the last launch of a holder.
+pub fn last_launch() -> LastLaunch {
+    page().map(GatePage::last_launch).unwrap_or_default()
+}
+
 /// Counts a launch of a holder, which ends gaps. Returns the count to report to the queue.
 #[inline]
-pub fn add_launch() -> u64 {
-    page().map_or(0, GatePage::add_launch)
+pub fn add_launch(kernel: KernelIndex, at: Nanos) -> u64 {
+    page().map_or(0, |page| page.add_launch(kernel, at))
+}
+
+/// Wakes a filler that waits for this launch of a holder.
+#[inline]
+pub fn wake_filler(count: u64) {
+    if let Some(page) = page().filter(|page| page.take_wait(count)) {
+        wake_all(page.ring());
+    }
+}
+
+/// Threads of this process that sleep on the page, or are about to.
+static SLEEPERS: AtomicU32 = AtomicU32::new(0);
+
+/// Sleeps until a holder made a launch, this process' state changed, or the time is over. `must_wait` looks at that state
+/// again: a change from now on ends the sleep.
+pub fn sleep_until(launches: u64, span: Duration, must_wait: impl FnOnce() -> bool) {
+    let Some(page) = page() else { return std::thread::sleep(span) };
+    SLEEPERS.fetch_add(1, Ordering::SeqCst);
+    let bell = page.await_launch(launches);
+    if page.gate().launches < launches && must_wait() {
+        let until = libc::timespec {
+            tv_sec: span.as_secs().cast_signed(),
+            tv_nsec: span.subsec_nanos().into(),
+        };
+        // SAFETY: a futex call on a number of the page, which is never unmapped, and a time of ours.
+        unsafe {
+            let place = std::ptr::from_ref(page.bell());
+            libc::syscall(libc::SYS_futex, place, libc::FUTEX_WAIT, bell, &raw const until);
+        }
+    }
+    SLEEPERS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Wakes the threads of this process that sleep on the page, since its state changed. Those of others are woken as well
+/// and look again.
+pub fn wake_sleepers() {
+    if SLEEPERS.load(Ordering::SeqCst) > 0
+        && let Some(page) = page()
+    {
+        wake_all(page.ring());
+    }
+}
+
+#[cold]
+fn wake_all(bell: &AtomicU32) {
+    // SAFETY: a futex call on a number of the page, which is never unmapped.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            std::ptr::from_ref(bell),
+            libc::FUTEX_WAKE,
+            libc::c_int::MAX,
+        );
+    }
 }
 
 /// Returns the queue's last heartbeat on the page.

@@ -42,6 +42,8 @@ struct LaunchTicket {
     kernel: u32,
     begun: Option<StartedPair>,
     reported: bool,
+    /// The gate's launches with it, if it is a holder's.
+    count: u64,
     /// Whether its end is tracked.
     tracked: bool,
     /// The predicted time that a mark after it stands for; zero without a mark.
@@ -58,6 +60,9 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
         departure = streams::record_launch(streams::meant(what.stream, what.per_thread));
         // The record was added before the call. The thread is woken after it, so that no launch is delayed.
         ring::announce();
+    }
+    if let Some(ticket) = ticket.as_ref().filter(|ticket| ticket.count > 0) {
+        gate::wake_filler(ticket.count);
     }
     if let Some(ticket) = ticket
         && (code != SUCCESS
@@ -92,6 +97,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         kernel,
         begun: None,
         reported: false,
+        count: 0,
         tracked: false,
         mark: Nanos::ZERO,
     };
@@ -144,8 +150,7 @@ fn note_first_launch(what: &LaunchCall) {
 #[inline]
 fn report_held_launch(what: &LaunchCall, ticket: &mut LaunchTicket) {
     streams::record_launch(streams::meant(what.stream, what.per_thread));
-    let extra = gate::add_launch();
-    report(RecordKind::Launch, ticket, extra);
+    report_counted(ticket);
     recall::note_launch();
 }
 
@@ -169,16 +174,29 @@ fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
             report(RecordKind::Launch, ticket, 0);
         }
         LaunchPermit::Free if state::mode() == state::ACTIVE && terms::role() != terms::FREE => {
-            let extra = gate::add_launch();
-            report(RecordKind::Launch, ticket, extra);
+            report_counted(ticket);
         }
         LaunchPermit::Free => {}
     }
 }
 
+/// Reports a launch of a holder, and counts it on the gate page.
+#[inline]
+fn report_counted(ticket: &mut LaunchTicket) {
+    let at = clock::now();
+    let count = gate::add_launch(kernel_catalog::index(ticket.kernel), at);
+    ticket.count = count;
+    report_at(RecordKind::Launch, ticket, count, at);
+}
+
 #[inline]
 fn report(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64) {
-    let at = clock::now().get();
+    report_at(kind, ticket, extra, clock::now());
+}
+
+#[inline]
+fn report_at(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64, at: Nanos) {
+    let at = at.get();
     ticket.reported = true;
     count(&counters::REPORTED);
     ring::leave(RingRecord { kind, kernel: ticket.kernel, launch: ticket.number, at, extra });
@@ -186,7 +204,7 @@ fn report(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64) {
 
 /// Tracks or withdraws a launch after the driver's answer. `departure` is its number among those that departed.
 fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, (code, departure): (CudaResult, u64)) {
-    let LaunchTicket { number, kernel, begun, reported, tracked, mark } = ticket;
+    let LaunchTicket { number, kernel, begun, reported, count: _, tracked, mark } = ticket;
     if code != SUCCESS {
         if reported {
             let at = clock::now().get();

@@ -5,9 +5,9 @@
 //! as a [`GatePage`]. Every process that may write the page can write any numbers. They can only shorten
 //! or prolong a wait within its bound.
 
-use tessera_kernel_queue::{Epoch, GateState, Nanos};
+use tessera_kernel_queue::{Epoch, GateState, KernelIndex, LastLaunch, Nanos};
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Length of the memory in bytes: one page, the least that can be mapped.
 pub const GATE_BYTES: usize = 4096;
@@ -35,6 +35,24 @@ pub const QUEUE_HANGS_AFTER: Nanos = Nanos::from_millis(1_000);
 #[repr(C, align(64))]
 struct GateLine(AtomicU64);
 
+/// What a holder launched last.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct LastLine {
+    kernel: AtomicU64,
+    at: AtomicU64,
+}
+
+/// The wait of a session for a launch of a holder.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct WaitLine {
+    /// The launch that is awaited; 0 for none.
+    launches: AtomicU64,
+    /// Rises when it was made. Threads sleep on its address (`futex`).
+    bell: AtomicU32,
+}
+
 /// The page. Any bytes are a valid page.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
@@ -43,6 +61,9 @@ pub struct GatePage {
     epoch: GateLine,
     launches: GateLine,
     heartbeat: GateLine,
+    // Pages of agents before version 5 of the protocol have zeros here, and nobody uses them.
+    last: LastLine,
+    wait: WaitLine,
 }
 
 const _: () = assert!(size_of::<GatePage>() == GATE_BYTES);
@@ -71,8 +92,50 @@ impl GatePage {
     }
 
     /// Counts a launch of a holder before it is made. Returns the `count` to report.
-    pub fn add_launch(&self) -> u64 {
+    pub fn add_launch(&self, kernel: KernelIndex, at: Nanos) -> u64 {
+        self.last.kernel.store(kernel.get().into(), Ordering::Relaxed);
+        self.last.at.store(at.get(), Ordering::Relaxed);
+        // What was launched is visible to whoever sees the count.
         self.launches.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
+    }
+
+    /// Returns the last launch of a holder. While another one is being made, it may be a mixture of both. Then the count
+    /// is different a moment later, and ends grants.
+    pub fn last_launch(&self) -> LastLaunch {
+        let count = self.launches.0.load(Ordering::Acquire);
+        let kernel = u16::try_from(self.last.kernel.load(Ordering::Acquire));
+        let kernel = kernel.map_or(KernelIndex::UNKNOWN, KernelIndex::new);
+        LastLaunch { count, kernel, at: Nanos::new(self.last.at.load(Ordering::Acquire)) }
+    }
+
+    /// Begins to wait for a launch of a holder. Returns the bell's number: the caller checks [`Self::gate`], and sleeps
+    /// until the bell has another one. The last one who calls this is woken in time, and others by their timeouts.
+    pub fn await_launch(&self, launches: u64) -> u32 {
+        let bell = self.wait.bell.load(Ordering::Acquire);
+        self.wait.launches.store(launches, Ordering::Release);
+        // Either the holder's look below sees this, or the caller's look sees its launch.
+        fence(Ordering::SeqCst);
+        bell
+    }
+
+    /// Returns whether a session waits for a launch that was made. A holder calls this after its own, and rings if so.
+    pub fn take_wait(&self, count: u64) -> bool {
+        fence(Ordering::SeqCst);
+        let awaited = self.wait.launches.load(Ordering::Acquire);
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        (1..=count).contains(&awaited)
+            && self.wait.launches.compare_exchange(awaited, 0, order, failed).is_ok()
+    }
+
+    /// Changes the bell's number, and returns the bell to wake those that sleep on it.
+    pub fn ring(&self) -> &AtomicU32 {
+        self.wait.bell.fetch_add(1, Ordering::AcqRel);
+        &self.wait.bell
+    }
+
+    /// Returns the bell, to sleep on it.
+    pub const fn bell(&self) -> &AtomicU32 {
+        &self.wait.bell
     }
 
     /// Sets the epoch. Only the queue calls this.

@@ -22,13 +22,13 @@
 
 use serde::{Deserialize, Serialize};
 use tessera_kernel_queue::{
-    Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, ResourceNeed, Role,
+    GapOpening, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal, ResourceNeed, Role,
 };
 
 use crate::codec::{FRAME_BYTES_MAX, FrameKinds};
 
 /// The protocol version of this build.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The first protocol version with [`ShimRecord::Need`] and [`ShimRecord::Streams`].
 pub const PROTOCOL_WITH_NEEDS: u16 = 2;
@@ -38,6 +38,9 @@ pub const PROTOCOL_WITH_SESSION_THREAD: u16 = 3;
 
 /// The first protocol version with [`ToShim::Recall`] and [`ShimRecord::Recalled`].
 pub const PROTOCOL_WITH_RECALL: u16 = 4;
+
+/// The first protocol version with [`ToShim::GrantAhead`], and with launches of holders on the gate page.
+pub const PROTOCOL_WITH_GRANTS_AHEAD: u16 = 5;
 
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;
@@ -313,10 +316,18 @@ pub enum ToShim {
         /// The gate's launches: if there are more, the gap has ended.
         launches: u64,
     },
+    /// Permission to launch in a gap that has not begun. The shim observes its begin on the gate page. Since version
+    /// [`PROTOCOL_WITH_GRANTS_AHEAD`].
+    GrantAhead {
+        /// The permission.
+        grant: Grant,
+        /// The launch of the holder after which the gap begins.
+        opening: GapOpening,
+    },
 }
 
 impl FrameKinds for ToShim {
-    const KNOWN: u32 = 10;
+    const KNOWN: u32 = 11;
 }
 
 /// The terms of a session.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use tessera_frames::gate::{
     GatePage, HEARTBEAT_EVERY, QUEUE_DEAD_AFTER, QUEUE_HANGS_AFTER, is_queue_dead,
 };
-use tessera_kernel_queue::{Epoch, Nanos};
+use tessera_kernel_queue::{Epoch, KernelIndex, LastLaunch, Nanos};
 
 #[test]
 fn a_page_of_zeros_is_no_gate_until_it_is_opened() {
@@ -25,12 +25,35 @@ fn a_launch_of_a_holder_and_an_epoch_each_pass_a_gate() {
     let given = page.gate();
     assert!(!page.gate().has_passed(given));
 
-    assert_eq!(page.add_launch(), 1);
+    assert_eq!(page.add_launch(KernelIndex::UNKNOWN, Nanos::ZERO), 1);
     assert!(page.gate().has_passed(given));
 
     let given = page.gate();
     page.set_epoch(Epoch::new(1));
     assert!(page.gate().has_passed(given));
+}
+
+#[test]
+fn the_page_shows_what_a_holder_launched_last_and_any_bytes_are_a_page() {
+    let page = GatePage::default();
+    assert_eq!(page.last_launch().count, 0);
+
+    page.add_launch(KernelIndex::new(3), Nanos::new(70));
+    let (kernel, at) = (KernelIndex::new(4), Nanos::new(80));
+    page.add_launch(kernel, at);
+
+    assert_eq!(page.last_launch(), LastLaunch { count: 2, kernel, at });
+}
+
+#[test]
+fn a_holder_rings_once_for_the_launch_that_is_awaited_or_a_later_one() {
+    let page = GatePage::default();
+    assert!(!page.take_wait(1), "nobody waits");
+    let bell = page.await_launch(3);
+    assert!(!page.take_wait(2));
+    assert!(page.take_wait(4) && !page.take_wait(5));
+    page.ring();
+    assert_ne!(page.await_launch(6), bell);
 }
 
 #[test]

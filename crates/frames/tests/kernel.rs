@@ -8,8 +8,8 @@ use tessera_frames::codec::{FRAME_BYTES_MAX, FrameKinds, decode, decode_known, e
 use tessera_frames::kernel::*;
 use tessera_kernel_queue::limits::KERNEL_NAME_BYTES_MAX;
 use tessera_kernel_queue::{
-    Dims, Epoch, GateState, Grant, KernelId, KernelIndex, KernelSample, Nanos, QueueRefusal,
-    ResourceNeed, Role, lease::GrantKind,
+    Dims, Epoch, GapOpening, GateState, Grant, KernelId, KernelIndex, KernelSample, Nanos,
+    QueueRefusal, ResourceNeed, Role, lease::GrantKind,
 };
 
 fn nanos() -> impl Strategy<Value = Nanos> {
@@ -146,6 +146,13 @@ fn welcome() -> impl Strategy<Value = ShimWelcome> {
     )
 }
 
+fn opening() -> impl Strategy<Value = GapOpening> {
+    let times = (nanos(), nanos());
+    (any::<[u64; 2]>(), index(), times).prop_map(|([launches, wake], kernel, (busy, length))| {
+        GapOpening { launches, kernel, busy, length, wake }
+    })
+}
+
 fn to_shim() -> impl Strategy<Value = ToShim> {
     prop_oneof![
         welcome().prop_map(ToShim::Welcome),
@@ -161,6 +168,7 @@ fn to_shim() -> impl Strategy<Value = ToShim> {
             .prop_map(|(why, launch)| ToShim::Refused { why, launch }),
         Just(ToShim::Ping),
         (nanos(), any::<u64>()).prop_map(|(at, launches)| ToShim::Recall { at, launches }),
+        (grant(), opening()).prop_map(|(grant, opening)| ToShim::GrantAhead { grant, opening }),
         (ended(), any::<bool>()).prop_map(|(why, again)| ToShim::Bye(Farewell { why, again })),
     ]
 }
@@ -296,6 +304,14 @@ fn the_bytes_of_frames_never_change() {
     let launch =
         ShimRecord::Launch { launch: 5, kernel: KernelIndex::new(6), count: 7, at: Nanos::new(8) };
 
+    let opening = GapOpening {
+        launches: 5,
+        kernel: KernelIndex::new(6),
+        busy: Nanos::new(7),
+        length: Nanos::new(8),
+        wake: 4,
+    };
+
     let golden = [
         (
             bytes_of(&ToQueue::Records(vec![launch, ShimRecord::Alive])),
@@ -321,6 +337,7 @@ fn the_bytes_of_frames_never_change() {
             bytes_of(&ToShim::Recall { at: Nanos::new(8), launches: 7 }),
             [kind(9), number(8), number(7)].concat(),
         ),
+        (bytes_of(&opening), [number(5), short(6), number(7), number(8), number(4)].concat()),
         (bytes_of(&ToQueue::SessionThread { thread: 9 }), [kind(2), kind(9)].concat()),
         (bytes_of(&ToShim::Role(Role::Fill)), [kind(1), kind(3)].concat()),
         (bytes_of(&ToShim::Revoke { grant: 9 }), [kind(3), number(9)].concat()),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, KernelIndex, SessionId};
-use crate::lease::Grant;
+use crate::lease::{GapOpening, Grant};
 use crate::time::Nanos;
 
 /// The role of a session: how it may launch.
@@ -74,6 +74,15 @@ pub enum QueueAction {
         session: SessionId,
         /// Its terms.
         grant: Grant,
+    },
+    /// Send a grant for a gap that has not begun. Only sessions of [`crate::KernelQueue::note_gate_reader`] get any.
+    GrantAhead {
+        /// The session that may launch.
+        session: SessionId,
+        /// Its terms. They begin with the gap.
+        grant: Grant,
+        /// What it waits for.
+        opening: GapOpening,
     },
     /// Notify the session that its grant is over. The message may be late: the gate and the
     /// grant's expiry do not depend on it.

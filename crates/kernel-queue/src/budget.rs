@@ -4,7 +4,7 @@
 //! because the holder returned, the grant expired, or the next kernel exceeds the rest of the
 //! budget. The first two hold even if every message of the queue is lost.
 
-use crate::lease::{GateState, Grant, GrantKind};
+use crate::lease::{GapOpening, GateState, Grant, GrantKind, LastLaunch};
 use crate::time::Nanos;
 
 /// The decision about a thread's launch.
@@ -12,8 +12,8 @@ use crate::time::Nanos;
 pub enum LaunchDecision {
     /// Launch now: the budget has paid for it.
     Launch,
-    /// Check again later: the grant has not started, or the maximum number of kernels is in
-    /// flight.
+    /// Check again later: the grant has not started ([`GrantBudget::opening`]), or the maximum number of kernels is
+    /// in flight.
     Wait,
     /// Send a request: there is no grant, or the rest of the budget does not cover this kernel.
     Request,
@@ -23,18 +23,48 @@ pub enum LaunchDecision {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantBudget {
     grant: Option<Grant>,
+    /// What the grant waits for, if its gap has not begun.
+    opening: Option<GapOpening>,
 }
 
 impl GrantBudget {
     /// Returns an empty budget, without a grant.
     pub const fn new() -> Self {
-        Self { grant: None }
+        Self { grant: None, opening: None }
     }
 
     /// Accepts a grant. A grant that is older than the current one is ignored.
     pub fn receive(&mut self, grant: Grant) {
+        self.hold(grant, None);
+    }
+
+    /// Accepts a grant for a gap that has not begun, in the same way.
+    pub fn receive_ahead(&mut self, grant: Grant, opening: GapOpening) {
+        self.hold(grant, Some(opening));
+    }
+
+    fn hold(&mut self, grant: Grant, opening: Option<GapOpening>) {
         if self.grant.is_none_or(|held| held.number < grant.number) {
-            self.grant = Some(grant);
+            (self.grant, self.opening) = (Some(grant), opening);
+        }
+    }
+
+    /// Returns what the grant waits for, if its gap has not begun.
+    pub const fn opening(&self) -> Option<&GapOpening> {
+        self.opening.as_ref()
+    }
+
+    /// Looks at the holder's last launch: it may begin the gap for which the grant was given, or end the grant because
+    /// it is another launch than expected.
+    pub fn look(&mut self, last: LastLaunch) {
+        let (Some(opening), Some(grant)) = (self.opening, &mut self.grant) else { return };
+        match opening.span(last) {
+            Some((from, until)) => {
+                (grant.from, grant.until) = (from, until.min(grant.until));
+                self.opening = None;
+            }
+            None if last.count >= opening.launches => self.clear(),
+            None => {}
         }
     }
 
@@ -45,7 +75,7 @@ impl GrantBudget {
 
     /// Discards the grant.
     pub const fn clear(&mut self) {
-        self.grant = None;
+        (self.grant, self.opening) = (None, None);
     }
 
     /// Decides about one launch at `now`. `gate` is the gate's state, `in_flight` the number of
@@ -60,7 +90,7 @@ impl GrantBudget {
         let Some(grant) = &mut self.grant else { return LaunchDecision::Request };
         let closed = grant.kind.ends_with_gap() && gate.has_passed(grant.gate);
         if closed || now >= grant.until || grant.launches == 0 {
-            self.grant = None;
+            self.clear();
             return LaunchDecision::Request;
         }
         // Aged and lapse grants also cover kernels whose time is unknown. Such a lapse grant is for
@@ -77,7 +107,7 @@ impl GrantBudget {
         if cost > grant.budget || !ends_in_time {
             return LaunchDecision::Request;
         }
-        if now < grant.from || in_flight >= grant.in_flight {
+        if self.opening.is_some() || now < grant.from || in_flight >= grant.in_flight {
             return LaunchDecision::Wait;
         }
         grant.budget = grant.budget.minus(cost);

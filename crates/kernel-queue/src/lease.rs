@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Epoch, SessionId};
+use crate::ids::{Epoch, KernelIndex, SessionId};
 use crate::time::Nanos;
 
 /// Why a filler may launch.
@@ -80,6 +80,52 @@ pub struct Grant {
     pub yields: bool,
 }
 
+/// What a grant that is given ahead of a gap waits for.
+///
+/// The gap is expected to begin after a launch that the holder has not made yet. The session observes that launch on the
+/// gate page. So no message has to pass between the begin of the gap and the first kernel in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GapOpening {
+    /// The gate's launches after that launch: those of [`Grant::gate`].
+    pub launches: u64,
+    /// What is launched. If it is another kernel, the grant is over.
+    pub kernel: KernelIndex,
+    /// For how long after that launch the device is busy.
+    pub busy: Nanos,
+    /// For how long after that the grant lasts.
+    pub length: Nanos,
+    /// The gate's launches from which the gap is near: a waiting thread is woken there.
+    pub wake: u64,
+}
+
+/// The last launch of a holder, as the gate page shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastLaunch {
+    /// The gate's launches after it.
+    pub count: u64,
+    /// What was launched.
+    pub kernel: KernelIndex,
+    /// When.
+    pub at: Nanos,
+}
+
+impl Default for LastLaunch {
+    /// Returns that of a page on which nothing was launched.
+    fn default() -> Self {
+        Self { count: 0, kernel: KernelIndex::UNKNOWN, at: Nanos::ZERO }
+    }
+}
+
+impl GapOpening {
+    /// Returns the span of the grant's kernels if this launch opens it; `None` if it is another one.
+    pub fn span(&self, last: LastLaunch) -> Option<(Nanos, Nanos)> {
+        let is_it = last.count == self.launches && last.kernel == self.kernel;
+        let from = last.at.plus(self.busy);
+        is_it.then(|| (from, from.plus(self.length)))
+    }
+}
+
 /// A grant in the state of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantLease {
@@ -87,11 +133,18 @@ pub struct GrantLease {
     pub session: SessionId,
     /// The grant as it was sent.
     pub grant: Grant,
+    /// What it waits for, if it was given ahead of its gap and that has not begun.
+    pub opening: Option<GapOpening>,
     /// Predicted time of the kernels that were reported as launched.
     pub spent: Nanos,
 }
 
 impl GrantLease {
+    /// Returns whether its gap has not begun.
+    pub const fn is_ahead(&self) -> bool {
+        self.opening.is_some()
+    }
+
     /// Returns the rest of the budget.
     pub const fn left(&self) -> Nanos {
         self.grant.budget.minus(self.spent)

@@ -13,6 +13,7 @@
 //! | *filler* | any other session: its kernels wait for grants |
 //! | *gap* | the device is idle between two kernels of the holder |
 //! | *grant* | a lease: a budget of predicted kernel time that expires at a given time |
+//! | *grant ahead* | a grant of a gap that begins after a launch that the holder has not made yet |
 //! | *early stop* | the holder launches before the predicted end of its gap: all grants end |
 //!
 //! Sources:
@@ -30,6 +31,7 @@ pub mod action;
 pub mod admission;
 pub mod budget;
 pub mod counters;
+pub mod course;
 pub mod drift;
 pub mod event;
 pub mod fikit;
@@ -57,7 +59,7 @@ pub use budget::{GrantBudget, LaunchDecision};
 pub use counters::QueueCounters;
 pub use event::{Join, QueueEvent};
 pub use ids::{Dims, Epoch, KernelId, KernelIndex, SessionId, TaskKey};
-pub use lease::{GateState, Grant, GrantKind};
+pub use lease::{GapOpening, GateState, Grant, GrantKind, LastLaunch};
 pub use loss::LossBudget;
 pub use measure::KernelSample;
 pub use predict::GapPredictor;

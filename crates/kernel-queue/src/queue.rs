@@ -7,6 +7,7 @@
 //! (case A).
 
 mod ageing;
+mod ahead;
 mod colocation;
 mod delays;
 mod equals;
@@ -64,6 +65,8 @@ pub struct KernelQueue {
     ageing: AgeingState,
     /// The budget of holders' time for filling gaps.
     fills: LossBudget,
+    /// The gate's launches that began the last gap whose grant was given ahead and used.
+    entered_at: u64,
     /// How long after a gap's grant its first kernel is launched: a moving mean.
     entry_delay: Nanos,
     /// The session whose kernel ran last.
@@ -98,6 +101,7 @@ impl KernelQueue {
             grants: 0,
             ageing: AgeingState::default(),
             fills: LossBudget::full(Self::fills_saved_max(&rules)),
+            entered_at: 0,
             entry_delay: Nanos::ZERO,
             context: None,
             owner: None,
@@ -125,6 +129,14 @@ impl KernelQueue {
     /// Call this when the count has not changed for longer than a message takes.
     pub const fn set_launch_count(&mut self, launches: u64) {
         self.gate.launches = launches;
+    }
+
+    /// Notes that the process of a session shows its launches on the gate page, and waits there for those of others. Between
+    /// such sessions grants are given before a gap begins.
+    pub fn note_gate_reader(&mut self, session: SessionId) {
+        if let Ok(at) = self.index_of(session) {
+            self.sessions[at].reads_gate = true;
+        }
     }
 
     /// Returns the gate state that new grants carry.

@@ -86,6 +86,9 @@ pub struct QueueRules {
     /// earlier, and the holder need not wait for the switch. Off by default: next to kernels of 1 ms, one task in 30 of the
     /// holder was delayed (docs/kernel-plane.md).
     pub recall: bool,
+    /// Whether grants are also given before a gap begins, if the holder's launches so far repeat an earlier course
+    /// ([`crate::course`]). The session then needs no message when the gap begins.
+    pub ahead: bool,
     /// While a holder counts as absent, kernels may run that take at most this many thousandths of
     /// its absence.
     pub lapse_thousandths: u64,
@@ -118,6 +121,7 @@ impl Default for QueueRules {
             switch: Nanos::from_micros(150),
             fill_cost_thousandths: 30,
             recall: false,
+            ahead: true,
             lapse_thousandths: 250,
             probe_thousandths: 100,
             alternate_after: None,
@@ -163,6 +167,7 @@ impl QueueRules {
             switch: Nanos::ZERO,
             fill_cost_thousandths: 1_000,
             recall: false,
+            ahead: false,
             ageing: None,
             ..Self::default()
         }

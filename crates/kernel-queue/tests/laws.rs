@@ -31,6 +31,17 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
+    fn the_laws_hold_next_to_holders_that_repeat_themselves(
+        rules in rules(),
+        ops in prop::collection::vec(Op::any(), 1..400),
+    ) {
+        let mut harness = Harness::repeating(QueueRules { grants: GrantSize::Gap, ..rules });
+        for op in ops {
+            harness.apply(op);
+        }
+    }
+
+    #[test]
     fn the_laws_hold(rules in rules(), ops in prop::collection::vec(Op::any(), 1..400)) {
         let mut harness = Harness::new(rules);
         for op in ops {

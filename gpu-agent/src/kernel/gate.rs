@@ -112,7 +112,7 @@ impl Drop for MappedGate {
 
 #[cfg(test)]
 mod tests {
-    use tessera_kernel_queue::Epoch;
+    use tessera_kernel_queue::{Epoch, KernelIndex, Nanos};
 
     use super::*;
 
@@ -128,7 +128,7 @@ mod tests {
         served.page().open();
 
         let job = MappedGate::join(folder.path(), &slice()).unwrap();
-        job.page().add_launch();
+        job.page().add_launch(KernelIndex::UNKNOWN, Nanos::ZERO);
 
         assert!(job.page().is_sound());
         assert_eq!(job.page().gate().epoch, Epoch::new(5));
@@ -144,7 +144,7 @@ mod tests {
         assert!(MappedGate::join(folder.path(), &slice()).is_err());
 
         let next = MappedGate::serve(folder.path(), &slice(), None).unwrap();
-        job.page().add_launch();
+        job.page().add_launch(KernelIndex::UNKNOWN, Nanos::ZERO);
 
         assert_eq!(
             next.page().gate().launches,
@@ -152,7 +152,7 @@ mod tests {
             "a job that has not joined again is not counted"
         );
         let again = MappedGate::join(folder.path(), &slice()).unwrap();
-        again.page().add_launch();
+        again.page().add_launch(KernelIndex::UNKNOWN, Nanos::ZERO);
         assert_eq!(next.page().gate().launches, 1);
     }
 

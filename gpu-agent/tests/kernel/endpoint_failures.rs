@@ -155,7 +155,7 @@ async fn s3_a_holder_that_is_killed_frees_fillers_within_ten_milliseconds() {
         // It dies after the gate has counted and before it reports.
         let (kernel, ..) = holder.define(0).await;
         holder.launch(1, kernel, Some(&page)).await;
-        page.page().add_launch();
+        page.page().add_launch(KernelIndex::UNKNOWN, Nanos::ZERO);
 
         let died = Instant::now();
         process.kill().unwrap();
@@ -179,7 +179,7 @@ async fn s3_an_unreported_count_stops_grants_for_a_moment_only() {
     let (own, ..) = holder.define(0).await;
     let (kernel, ..) = filler.define(0).await;
     holder.launch(1, own, Some(&page)).await;
-    page.page().add_launch();
+    page.page().add_launch(KernelIndex::UNKNOWN, Nanos::ZERO);
 
     // Requests again whenever the page states that a grant is over, as a shim does.
     filler.request(1, kernel).await;

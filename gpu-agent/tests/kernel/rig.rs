@@ -295,8 +295,8 @@ impl Shim {
 
     /// Reports a launch of a holder, counted on the page if there is one.
     pub async fn launch(&mut self, launch: u64, kernel: KernelIndex, gate: Option<&MappedGate>) {
-        let count = gate.map_or(0, |gate| gate.page().add_launch());
         let at = monotonic_now();
+        let count = gate.map_or(0, |gate| gate.page().add_launch(kernel, at));
         self.send(vec![ShimRecord::Launch { launch, kernel, count, at }]).await;
     }
 

@@ -142,6 +142,7 @@ async fn receive(reader: &mut FrameReader) -> SessionOver {
             ToShim::Welcome(_) | ToShim::Ping => {}
             ToShim::Role(role) => session::set_role(role),
             ToShim::Grant(grant) => filler::receive(grant),
+            ToShim::GrantAhead { grant, opening } => filler::receive_ahead(grant, opening),
             ToShim::Revoke { grant } => filler::revoke(grant),
             ToShim::Recall { at, launches } => recall::accept(at, launches),
             ToShim::Defined { number, kernel, sk, measure } => {

@@ -60,6 +60,7 @@ pub fn lock() -> FillerGuard {
 /// Has all waiting threads look again.
 pub fn wake() {
     FILLER.wake();
+    crate::gate::wake_sleepers();
 }
 
 /// Sleeps until something changed. Returns whether the time is over.

@@ -30,7 +30,9 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 
 use loom::thread;
-use tessera_kernel_queue::{Epoch, Grant, GrantBudget, GrantKind, LaunchDecision, Nanos};
+use tessera_kernel_queue::{
+    Epoch, Grant, GrantBudget, GrantKind, KernelIndex, LaunchDecision, Nanos,
+};
 
 use first_wait::FirstWait;
 use gate::GatePage;
@@ -144,7 +146,7 @@ fn a_holders_return_ends_grants_for_all_threads_that_observe_it_without_a_messag
         };
         let holder = {
             let page = Arc::clone(&page);
-            thread::spawn(move || page.add_launch())
+            thread::spawn(move || page.add_launch(KernelIndex::UNKNOWN, Nanos::ZERO))
         };
         assert_eq!(holder.join().unwrap(), 1);
 
@@ -206,6 +208,59 @@ fn an_open_page_has_the_epoch_of_its_queue() {
             assert_eq!(page.gate().epoch, Epoch::new(5));
         }
         queue.join().unwrap();
+    });
+}
+
+/// A filler waits on the gate page for a launch of a holder. The bell is the page's, and sleeping on it is the system's: it
+/// sleeps only if the bell has not changed. Returns whether it stays asleep although the launch was made.
+fn await_launch(rings: bool) -> bool {
+    let page = Arc::new(GatePage::default());
+    page.open();
+    let holder = {
+        let page = Arc::clone(&page);
+        thread::spawn(move || {
+            let count = page.add_launch(KernelIndex::new(7), KERNEL);
+            if page.take_wait(count) && rings {
+                page.ring();
+            }
+        })
+    };
+    let bell = page.await_launch(1);
+    let sleeps = page.gate().launches < 1;
+    holder.join().unwrap();
+    sleeps && page.bell().load(Ordering::Acquire) == bell
+}
+
+#[test]
+fn a_filler_that_waits_for_a_holders_launch_on_the_gate_page_is_always_woken() {
+    loom::model(|| assert!(!await_launch(true)));
+}
+
+#[test]
+fn the_checker_finds_a_holder_that_does_not_ring() {
+    // Not one of the checker's: it is the same in all orders of the threads' steps.
+    let missed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&missed);
+    loom::model(move || {
+        found.fetch_or(await_launch(false), Ordering::Relaxed);
+    });
+    assert!(missed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn who_sees_a_holders_count_sees_what_it_launched() {
+    loom::model(|| {
+        let page = Arc::new(GatePage::default());
+        page.open();
+        let holder = {
+            let page = Arc::clone(&page);
+            thread::spawn(move || page.add_launch(KernelIndex::new(7), KERNEL))
+        };
+        let last = page.last_launch();
+        if last.count == 1 {
+            assert_eq!((last.kernel, last.at), (KernelIndex::new(7), KERNEL));
+        }
+        holder.join().unwrap();
     });
 }
 

@@ -1,5 +1,6 @@
 //! The shim as programs use it: real processes, the real loader, and a driver that the tests provide.
 
+mod ahead;
 mod built;
 mod correctness;
 mod interception;

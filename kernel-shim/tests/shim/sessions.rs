@@ -431,7 +431,7 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
     let before = job.counters();
     assert_eq!(before.granted + before.ungranted, 3);
 
-    gate.page().add_launch();
+    gate.page().add_launch(KernelIndex::UNKNOWN, Nanos::ZERO);
     job.begin("launch k0 1");
     let queries = |record: &ShimRecord| matches!(record, ShimRecord::Request { launch: 4, .. });
     queue.receive(|records| records.iter().any(queries).then_some(()));

@@ -103,7 +103,7 @@ impl KernelQueue {
             self.next_look = self.next_look.min(ends_at);
             return;
         }
-        if !self.can_commit_kernel() {
+        if !self.can_commit_with(self.leases_in_use()) {
             // It is checked again when a kernel or a grant ends.
             return;
         }
@@ -114,6 +114,7 @@ impl KernelQueue {
             self.next_look = self.next_look.min(latest);
             return;
         }
+        self.end_leases_ahead();
         self.waiting.remove_launch(self.sessions[at].priority, request.session, request.launch);
         self.counters.aged += 1;
         self.sessions[at].counters.aged += 1;
@@ -152,6 +153,7 @@ impl KernelQueue {
             budget: request.predicted.unwrap_or(UNKNOWN_COST),
             launches: 1,
             reserved: None,
+            opening: None,
             paid: price,
         };
         self.grant_launch(request, terms);
@@ -165,10 +167,15 @@ impl KernelQueue {
         AgeingPrice { time, delays }
     }
 
-    /// Returns since when sessions without a lease have waited.
+    /// Returns since when sessions without a lease have waited. One for a gap that has not begun is none, if the session
+    /// waits with other launches as well.
     fn waits(&self) -> impl Iterator<Item = (Nanos, usize)> {
         let waiting = self.sessions.iter().enumerate();
-        let waiting = waiting.filter(|(_, s)| s.lease.is_none() && s.exclusive.is_none());
+        let waiting = waiting.filter(|(at, session)| {
+            let is_ahead =
+                || self.has_unused_lease_ahead(session) && self.oldest_launch_of(*at).is_some();
+            session.exclusive.is_none() && (session.lease.is_none() || is_ahead())
+        });
         waiting.filter_map(|(at, session)| Some((session.wait_start?.at, at)))
     }
 

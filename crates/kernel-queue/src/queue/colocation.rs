@@ -43,6 +43,7 @@ impl KernelQueue {
                 budget: request.predicted.unwrap_or(Nanos::MAX),
                 launches: 1,
                 reserved: Some(need),
+                opening: None,
                 paid: AgeingPrice::NOTHING,
             };
             self.grant_launch(request, terms);

@@ -35,12 +35,12 @@ const UNKNOWN_IN_LAPSE: Nanos = Nanos::from_millis(5);
 
 /// The span in which the device is predicted to be idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct IdleWindow {
-    begin: Nanos,
-    end: Nanos,
-    kind: GrantKind,
+pub(super) struct IdleWindow {
+    pub begin: Nanos,
+    pub end: Nanos,
+    pub kind: GrantKind,
     /// The holder whose predicted return is the end. It can bring the device back before.
-    returns: Option<usize>,
+    pub returns: Option<usize>,
 }
 
 impl IdleWindow {
@@ -64,14 +64,20 @@ impl KernelQueue {
 
     /// Grants the launches that fit into the gap, if there is one.
     pub(super) fn fill_gap(&mut self) {
-        if self.owner.is_some() || self.waiting.is_empty() {
+        if self.owner.is_some() {
             return;
         }
-        let Some(window) = self.idle_window() else { return };
+        let Some(window) = self.idle_window() else {
+            self.grant_ahead();
+            return;
+        };
         if !self.is_long_enough(window) {
             self.schedule_longer_gap();
+            self.grant_ahead();
             return;
         }
+        // This gap is there, and another one was only expected.
+        self.end_leases_ahead();
         let mut is_granted = false;
         while let Some((request, from, end, idle)) = self.choose_launch(window) {
             is_granted = true;
@@ -92,7 +98,16 @@ impl KernelQueue {
             let paid = AgeingPrice::NOTHING;
             self.grant_launch(
                 request,
-                GrantTerms { kind, from, until, budget, launches, reserved: None, paid },
+                GrantTerms {
+                    kind,
+                    from,
+                    until,
+                    budget,
+                    launches,
+                    reserved: None,
+                    opening: None,
+                    paid,
+                },
             );
         }
         if is_granted {
@@ -126,7 +141,7 @@ impl KernelQueue {
     }
 
     /// Orders the holder to bring the device back before its gap is expected to end.
-    fn order_recall(&mut self, window: IdleWindow) {
+    pub(super) fn order_recall(&mut self, window: IdleWindow) {
         let Some(at) = window.returns else { return };
         let (recall_at, launches) = (window.end_of_fills(self.rules.switch), self.gate.launches);
         let session = self.sessions[at].id;
@@ -224,7 +239,7 @@ impl KernelQueue {
     }
 
     /// Returns whether one more grant may be given. A grant for a whole gap is the only one.
-    fn may_grant_gap(&self) -> bool {
+    pub(super) fn may_grant_gap(&self) -> bool {
         match self.rules.grants {
             GrantSize::Kernel => self.can_commit_kernel(),
             GrantSize::Gap => {
@@ -248,7 +263,26 @@ impl KernelQueue {
     ///
     /// A session with a grant launches without a request until its window is full.
     pub(super) fn filler_kernels_committed(&self) -> usize {
-        let to_come = self.interleaved_leases().map(|lease| {
+        self.committed_with(self.interleaved_leases())
+    }
+
+    /// Returns the current grants whose kernels do not run next to the holder's, without those of gaps that have not begun.
+    pub(super) fn leases_in_use(&self) -> impl Iterator<Item = &GrantLease> {
+        let sessions = self.sessions.iter().filter(|session| !self.has_unused_lease_ahead(session));
+        let leases = sessions.filter_map(|session| session.lease.as_ref());
+        leases.filter(|lease| lease.grant.kind != GrantKind::Colocated)
+    }
+
+    /// Returns whether one more filler kernel may enter the device's queue, next to those of these grants.
+    pub(super) fn can_commit_with<'a>(
+        &'a self,
+        leases: impl Iterator<Item = &'a GrantLease>,
+    ) -> bool {
+        self.committed_with(leases) < usize::from(self.window())
+    }
+
+    fn committed_with<'a>(&'a self, leases: impl Iterator<Item = &'a GrantLease>) -> usize {
+        let to_come = leases.map(|lease| {
             let own = |run: &&RunningKernel| run.is_filler && run.session == lease.session;
             let own = self.running.iter().filter(own).count();
             let window = usize::from(lease.grant.in_flight);

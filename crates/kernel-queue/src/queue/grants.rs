@@ -6,7 +6,7 @@ use super::launches::{KernelLoss, RunningKernel};
 use super::session::LeaseBasis;
 use crate::action::{QueueAction, QueueRefusal};
 use crate::admission::ResourceNeed;
-use crate::lease::{Grant, GrantKind, GrantLease};
+use crate::lease::{GapOpening, GateState, Grant, GrantKind, GrantLease};
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
@@ -19,6 +19,8 @@ pub(super) struct GrantTerms {
     pub budget: Nanos,
     pub launches: u16,
     pub reserved: Option<ResourceNeed>,
+    /// What it waits for, if it is given ahead of its gap.
+    pub opening: Option<GapOpening>,
     /// The price that the budgets of ageing paid for it.
     pub paid: AgeingPrice,
 }
@@ -31,7 +33,8 @@ impl KernelQueue {
     /// Gives all grants that can be given now. Called after every event.
     pub(super) fn grant_what_fits(&mut self) {
         self.next_look = Nanos::MAX;
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && !self.sessions.iter().any(|s| self.has_unused_lease_ahead(s))
+        {
             return;
         }
         self.grant_aged_launch();
@@ -46,9 +49,10 @@ impl KernelQueue {
         let own = |run: &&RunningKernel| run.is_filler && run.session == request.session;
         let own = self.running.iter().filter(own).count();
         let others = self.filler_kernels_committed() - own;
+        let launches = terms.opening.map_or(self.gate.launches, |opening| opening.launches);
         let grant = Grant {
             number: self.grants,
-            gate: self.gate,
+            gate: GateState { launches, ..self.gate },
             kind: terms.kind,
             from: terms.from,
             until: terms.until,
@@ -58,13 +62,22 @@ impl KernelQueue {
             yields: self.waiting.iter().any(|(_, other)| other.session != request.session),
         };
         let session = &mut self.sessions[at];
-        session.lease = Some(GrantLease { session: session.id, grant, spent: Nanos::ZERO });
+        session.lease = Some(GrantLease {
+            session: session.id,
+            grant,
+            opening: terms.opening,
+            spent: Nanos::ZERO,
+        });
         session.basis =
             LeaseBasis { request: Some(request), reserved: terms.reserved, paid: terms.paid };
         session.counters.grants += 1;
         self.counters.grants += 1;
         self.next_expiry = self.next_expiry.min(terms.until);
-        self.actions.push(QueueAction::Grant { session: request.session, grant });
+        let session = request.session;
+        self.actions.push(match terms.opening {
+            Some(opening) => QueueAction::GrantAhead { session, grant, opening },
+            None => QueueAction::Grant { session, grant },
+        });
     }
 
     /// Returns how many kernels may be in flight under the grant of a launch.

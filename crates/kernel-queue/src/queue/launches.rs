@@ -87,20 +87,26 @@ impl KernelQueue {
         let running = self.sessions[at].gap.filter(|gap| !gap.idle);
         self.end_open_gap(at);
         if self.rules.early_stop {
-            self.end_gap_leases();
+            self.end_gap_leases_at(count);
         }
-        let in_the_way =
-            |run: &&mut RunningKernel| run.is_filler && run.loss != KernelLoss::Colocated;
+        // A session with a grant ahead observes this launch before its report comes, and may have launched after it.
+        let is_past = count > 0 && count <= self.entered_at;
+        let in_the_way = |run: &&mut RunningKernel| {
+            run.is_filler && run.loss != KernelLoss::Colocated && !is_past
+        };
         for run in self.running.iter_mut().filter(in_the_way) {
             run.holder_returned_at.get_or_insert(self.now);
         }
         let profile = &self.tasks[self.sessions[at].task].profile;
         let (took, is_measured) = (profile.took(kernel), profile.is_measured());
-        self.tail = self.tail.max(self.at).plus(took.unwrap_or(Nanos::ZERO));
+        let begins = if is_past { self.at } else { self.tail.max(self.at) };
+        let from = begins.plus(took.unwrap_or(Nanos::ZERO));
+        self.tail = self.tail.max(from);
         self.served = self.served.plus(took.unwrap_or(Nanos::ZERO));
-        let from = self.tail;
         let session = &mut self.sessions[at];
-        self.context = Some(session.id);
+        if !is_past {
+            self.context = Some(session.id);
+        }
         let before = session.last.replace(kernel);
         session.active_at = self.now;
         let known = is_measured && took.is_some() && running.is_none_or(|gap| gap.known);
@@ -113,7 +119,7 @@ impl KernelQueue {
             known,
             took: burst.plus(took.unwrap_or_default()),
             predicted_end: None,
-            filled: false,
+            filled: is_past && count == self.entered_at,
             recall_at: None,
             recalled: None,
         });
@@ -125,6 +131,8 @@ impl KernelQueue {
         }
         self.predict_gap(at);
         self.count_device_time(at, took.unwrap_or_default());
+        self.note_course(at, (kernel, count), from);
+        self.open_gap_ahead(at, kernel, count);
     }
 
     /// Predicts the end of the holder's gap as the gap begins.
@@ -164,7 +172,8 @@ impl KernelQueue {
         let granted = self
             .sessions
             .iter()
-            .any(|other| other.lease.is_some_and(|lease| lease.grant.kind.ends_with_gap()));
+            .filter_map(|other| other.lease)
+            .any(|lease| lease.grant.kind.ends_with_gap() && !lease.is_ahead());
         for counters in [&mut self.counters, &mut self.sessions[at].counters] {
             counters.gaps_seen += 1;
             counters.gaps_filled += u64::from(gap.filled);
@@ -246,7 +255,10 @@ impl KernelQueue {
         let took = self.tasks[self.sessions[at].task].profile.cost(kernel);
         let cost = took.unwrap_or(Nanos::ZERO);
         let kind = self.sessions[at].lease.filter(|lease| Some(lease.grant.number) == grant);
-        if let Some(lease) = kind
+        let opening = kind.and_then(|lease| lease.opening);
+        if let Some(opening) = opening {
+            self.entered_at = self.entered_at.max(opening.launches);
+        } else if let Some(lease) = kind
             && lease.grant.kind == GrantKind::Gap
             && lease.spent == Nanos::ZERO
             && !self.is_entered()
@@ -277,8 +289,11 @@ impl KernelQueue {
         let (now, at_device) = (self.now, self.at);
         for session in &mut self.sessions {
             if let Some(gap) = &mut session.gap {
-                gap.filled |= gap.from <= now;
-                gap.recalled = gap.recalled.filter(|recalled| *recalled >= at_device);
+                // With a grant ahead, it is the next gap.
+                if opening.is_none() {
+                    gap.filled |= gap.from <= now;
+                    gap.recalled = gap.recalled.filter(|recalled| *recalled >= at_device);
+                }
                 session.filled_until = now.plus(FILL_CLOUDS);
             }
         }

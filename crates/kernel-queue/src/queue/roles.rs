@@ -33,6 +33,10 @@ impl KernelQueue {
             // Its records in the old role had another meaning, or were not sent.
             session.gap = None;
             session.active_at = self.now;
+            if role.is_holder() {
+                // Here, since launches allocate nothing.
+                session.course.get_or_insert_default().interrupt();
+            }
             if role.is_holder() && !was.is_holder() {
                 self.promote_to_holder(at);
             }

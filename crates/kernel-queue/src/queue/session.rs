@@ -6,6 +6,7 @@ use tessera_model::spec::{Class, Priority};
 use crate::action::Role;
 use crate::admission::ResourceNeed;
 use crate::counters::QueueCounters;
+use crate::course::LaunchCourse;
 use crate::event::Join;
 use crate::ids::{KernelIndex, SessionId};
 use crate::lease::GrantLease;
@@ -107,7 +108,13 @@ pub(super) struct QueueSession {
     /// Whether its role was sent to it.
     pub is_role_sent: bool,
     pub alive_until: Nanos,
+    /// Whether its process shows its launches on the gate page and waits there ([`crate::KernelQueue::note_gate_reader`]).
+    pub reads_gate: bool,
     pub last: Option<KernelIndex>,
+    /// When it launched that, and the gate's launches then.
+    pub launched: (Nanos, u64),
+    /// The order of its launches, if it was a holder.
+    pub course: Option<LaunchCourse>,
     /// The current gap of a holder that has launched.
     pub gap: Option<OpenGap>,
     /// Whether its predicted ends count.
@@ -162,7 +169,10 @@ impl QueueSession {
             role: Role::Fill,
             is_role_sent: false,
             alive_until,
+            reads_gate: false,
             last: None,
+            launched: (Nanos::ZERO, 0),
+            course: None,
             gap: None,
             ends: EndTrust::default(),
             device_time: Nanos::ZERO,

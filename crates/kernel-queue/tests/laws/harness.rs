@@ -8,13 +8,16 @@ use tessera_kernel_queue::limits::ACTIONS_MAX;
 use tessera_kernel_queue::waiting::LaunchRequest;
 use tessera_kernel_queue::{
     Dims, GapPredictor, GateState, Grant, GrantBudget, GrantKind, GrantSize, Join, KernelId,
-    KernelIndex, KernelQueue, LaunchDecision, Nanos, QueueAction, QueueEvent, QueueRules, Role,
-    SessionId, TaskKey, TaskProfile,
+    KernelIndex, KernelQueue, LastLaunch, LaunchDecision, Nanos, QueueAction, QueueEvent,
+    QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
 /// Kernel times in microseconds, and the gap after each. The last is unknown.
 const KERNELS: [(u64, u64); 6] = [(20, 0), (50, 400), (90, 2_000), (90, 150), (1_500, 90), (0, 0)];
+
+/// What a program that repeats itself launches.
+const TASK: [u16; 7] = [0, 1, 0, 2, 3, 0, 4];
 
 /// One action of a session, after a pause.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +70,10 @@ pub struct Harness {
     rules: QueueRules,
     now: Nanos,
     gate: GateState,
+    /// What the page shows of the last launch of a holder.
+    last: LastLaunch,
+    /// Whether each holder repeats one task.
+    repeats: bool,
     clients: Vec<Client>,
     next: u64,
     profile: TaskProfile,
@@ -99,6 +106,8 @@ impl Harness {
             rules,
             now: Nanos::ZERO,
             gate: GateState::default(),
+            last: LastLaunch::default(),
+            repeats: false,
             clients: Vec::new(),
             next: 1,
             profile,
@@ -106,6 +115,25 @@ impl Harness {
             returns: 0,
             given: Vec::new(),
         }
+    }
+
+    /// Returns a slice whose holders repeat one task. One has done so for a while, and a filler waits.
+    pub fn repeating(rules: QueueRules) -> Self {
+        let mut harness = Self { repeats: true, ..Self::new(rules) };
+        harness.join(0);
+        harness.join(1);
+        (0..2).for_each(|at| {
+            while !harness.clients[at].inbox.is_empty() {
+                harness.deliver(at)
+            }
+        });
+        for _ in 0..20 * TASK.len() {
+            let at = harness.clients[0].launches;
+            harness.launch(0, 0);
+            let (took, gap) = KERNELS[usize::from(TASK[usize::try_from(at).unwrap() % TASK.len()])];
+            harness.now = harness.now.plus(Nanos::from_micros(took + gap));
+        }
+        harness
     }
 
     pub fn apply(&mut self, op: Op) {
@@ -157,6 +185,7 @@ impl Harness {
         let join =
             Join { session: id, task, priority, class, share_thousandths: 500, exclusive: None };
         self.step(QueueEvent::Join(join));
+        self.queue.note_gate_reader(id);
     }
 
     fn leave(&mut self, at: usize) {
@@ -167,6 +196,9 @@ impl Harness {
     fn deliver(&mut self, at: usize) {
         match self.clients[at].inbox.pop_front() {
             Some(QueueAction::Grant { grant, .. }) => self.clients[at].budget.receive(grant),
+            Some(QueueAction::GrantAhead { grant, opening, .. }) => {
+                self.clients[at].budget.receive_ahead(grant, opening);
+            }
             Some(QueueAction::Role { role, .. }) => self.clients[at].role = role,
             Some(QueueAction::Revoke { grant, .. }) => {
                 let client = &mut self.clients[at];
@@ -220,15 +252,19 @@ impl Harness {
         let session = client.id;
         let index = KernelIndex::new(kernel);
         if client.role.is_holder() {
+            let repeated = TASK[usize::try_from(launch - 1).unwrap() % TASK.len()];
+            let index = if self.repeats { KernelIndex::new(repeated) } else { index };
             client.blocked = None;
             client.requested = false;
             self.gate.launches += 1;
             self.returns += 1;
             let count = self.gate.launches;
+            self.last = LastLaunch { count, kernel: index, at: self.now };
             self.step(QueueEvent::Launch { session, launch, kernel: index, count });
             return;
         }
         let predicted = self.profile.took(index);
+        client.budget.look(self.last);
         let held = client.budget.grant().copied();
         let in_flight = u16::try_from(client.in_flight.len()).unwrap();
         match client.budget.spend(predicted, self.gate, in_flight, self.now) {
@@ -310,6 +346,16 @@ impl Harness {
                 self.check_choice(session, &grant, before, request_event);
                 session
             }
+            QueueAction::GrantAhead { session, grant, opening } => {
+                // It is valid after so many more launches, and not before.
+                let ahead = opening.launches - self.gate.launches;
+                assert!(ahead > 0 && opening.launches == grant.gate.launches, "{opening:?}");
+                assert!(opening.wake <= opening.launches && opening.length >= grant.budget);
+                self.given.push((grant.number, self.returns + ahead));
+                self.check_budget(&Grant { until: grant.from.plus(opening.length), ..grant });
+                self.check_choice_after_switch(session, &grant, before, request_event);
+                session
+            }
             QueueAction::Dropped { session } => {
                 let at = self.clients.iter().position(|client| client.id == session);
                 let at = at.expect("only connected sessions are dropped");
@@ -358,6 +404,27 @@ impl Harness {
         before: &[LaunchRequest],
         request_event: Option<(SessionId, u64)>,
     ) {
+        self.check_choice_of((session, false), grant, before, request_event);
+    }
+
+    /// The same for a grant ahead of a gap: the holder has the device until then.
+    fn check_choice_after_switch(
+        &self,
+        session: SessionId,
+        grant: &Grant,
+        before: &[LaunchRequest],
+        request_event: Option<(SessionId, u64)>,
+    ) {
+        self.check_choice_of((session, true), grant, before, request_event);
+    }
+
+    fn check_choice_of(
+        &self,
+        (session, is_ahead): (SessionId, bool),
+        grant: &Grant,
+        before: &[LaunchRequest],
+        request_event: Option<(SessionId, u64)>,
+    ) {
         let priority = self.priority(session).expect("only connected sessions get grants");
         let holders = self.clients.iter().map(|client| client.priority).min();
         assert!(Some(priority) > holders, "a holder needs no grant");
@@ -365,7 +432,7 @@ impl Harness {
             return;
         }
         let switch = |session| {
-            if self.context == Some(session) { Nanos::ZERO } else { self.rules.switch }
+            if self.context == Some(session) && !is_ahead { Nanos::ZERO } else { self.rules.switch }
         };
         // The budget ends before the switch back to the holder's context.
         let idle = grant.budget.plus(switch(session));

@@ -5,7 +5,7 @@ mod reported;
 
 use std::collections::BTreeMap;
 
-use tessera_frames::kernel::{SessionEnd, ShimWelcome, ToShim};
+use tessera_frames::kernel::{PROTOCOL_WITH_GRANTS_AHEAD, SessionEnd, ShimWelcome, ToShim};
 use tessera_kernel_queue::event::Join;
 use tessera_kernel_queue::{
     Epoch, GateState, KernelQueue, Nanos, ProfileDelta, QueueAction, QueueEvent, QueueRefusal,
@@ -143,6 +143,9 @@ impl SliceQueue {
             self.queue.add_profile(&admission.task, base.clone());
         }
         self.step(QueueEvent::Join(join), now, None);
+        if protocol >= PROTOCOL_WITH_GRANTS_AHEAD {
+            self.queue.note_gate_reader(session);
+        }
         let Some(role) = self.queue.role(session) else {
             self.out.retain(|effect| !effect.is_for(session));
             return Err(QueueRefusal::SessionsFull);
@@ -378,6 +381,9 @@ impl SliceQueue {
                 QueueAction::Gate { epoch } => SliceEffect::Gate(epoch),
                 QueueAction::Grant { session, grant } => {
                     SliceEffect::Send(session, ToShim::Grant(grant))
+                }
+                QueueAction::GrantAhead { session, grant, opening } => {
+                    SliceEffect::Send(session, ToShim::GrantAhead { grant, opening })
                 }
                 QueueAction::Revoke { session, grant } => {
                     SliceEffect::Send(session, ToShim::Revoke { grant })

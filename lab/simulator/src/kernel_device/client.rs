@@ -1,7 +1,9 @@
 //! The model of a program's process with its client of the queue: the host thread that launches,
 //! and what decides whether it may.
 
-use tessera_kernel_queue::{GateState, Grant, GrantBudget, LaunchDecision, Nanos, Role, SessionId};
+use tessera_kernel_queue::{
+    GapOpening, GateState, Grant, GrantBudget, LastLaunch, LaunchDecision, Nanos, Role, SessionId,
+};
 
 use super::program::{AfterLaunch, KernelLaunch, ProgramCourse, TaskArrivals};
 
@@ -75,21 +77,26 @@ impl SimulatedClient {
     }
 
     /// Tries to make the launch that is pending.
-    pub fn attempt(&mut self, gate: GateState, now: Nanos) -> LaunchAttempt {
+    pub fn attempt(&mut self, (gate, last): (GateState, LastLaunch), now: Nanos) -> LaunchAttempt {
         let Some(launch) = self.pending else { return LaunchAttempt::Blocked };
         if self.role.is_none_or(Role::is_holder) {
             return self.go(launch, None);
         }
         let predicted = self.predicted.get(usize::from(launch.kernel)).copied().flatten();
+        let held = self.purse.grant().map(|grant| grant.number);
+        self.purse.look(last);
         let number = self.purse.grant().map(|grant| grant.number);
+        // Another launch came than the one that it waited for.
+        let voided = held.filter(|_| number.is_none());
         match self.purse.spend(predicted, gate, self.in_flight, now) {
             LaunchDecision::Launch => self.go(launch, number),
+            LaunchDecision::Wait if self.purse.opening().is_some() => LaunchAttempt::Later(None),
             LaunchDecision::Wait => {
                 let from = self.purse.grant().map(|grant| grant.from);
                 LaunchAttempt::Later(from.filter(|from| *from > now))
             }
             LaunchDecision::Request => {
-                let beyond = self.purse.grant().map(|grant| grant.number);
+                let beyond = self.purse.grant().map(|grant| grant.number).or(voided);
                 self.purse.clear();
                 if self.has_requested && beyond.is_none() {
                     return LaunchAttempt::Blocked;
@@ -113,6 +120,16 @@ impl SimulatedClient {
     /// A grant arrives.
     pub fn receive(&mut self, grant: Grant) {
         self.purse.receive(grant);
+    }
+
+    /// A grant of a gap that has not begun arrives.
+    pub fn receive_ahead(&mut self, grant: Grant, opening: GapOpening) {
+        self.purse.receive_ahead(grant, opening);
+    }
+
+    /// Returns whether its grant waits for the launch of this count.
+    pub fn awaits(&self, count: u64) -> bool {
+        self.purse.opening().is_some_and(|opening| opening.launches == count)
     }
 
     /// A grant was ended.

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tessera_kernel_queue::{
-    GateState, Join, KernelIndex, KernelQueue, Nanos, QueueAction, QueueEvent, QueueRules, Role,
-    SessionId, TaskProfile,
+    GateState, Join, KernelIndex, KernelQueue, LastLaunch, Nanos, QueueAction, QueueEvent,
+    QueueRules, Role, SessionId, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
@@ -51,7 +51,7 @@ pub struct PathLatencies {
     pub grant: Nanos,
     /// From a launch to the device.
     pub start: Nanos,
-    /// From a kernel's end until its host knows.
+    /// From a kernel's end until its host knows, and from a launch until a filler observes it that looks at the page.
     pub notice: Nanos,
     /// Whether holders close the gap through the shared page: at once.
     pub page: bool,
@@ -129,6 +129,8 @@ struct SharingWorld<'run> {
     device: SimulatedDevice,
     queue: Option<KernelQueue>,
     gate: GateState,
+    /// What the shared page shows of the holder's last launch.
+    last: LastLaunch,
     /// The queue's deadline.
     tick: Nanos,
     done: [CompletedTasks; 2],
@@ -169,6 +171,7 @@ impl SharingRun {
             device: SimulatedDevice::new(order, self.switch, self.keep_spans),
             queue: None,
             gate: GateState::default(),
+            last: LastLaunch::default(),
             tick: Nanos::MAX,
             done: [CompletedTasks::default(), CompletedTasks::default()],
             order: 0,
@@ -223,6 +226,9 @@ impl SharingWorld<'_> {
         for kernel in 0..program.kernels() {
             let kernel = Box::new(program.kernel_id(kernel));
             queue.step(QueueEvent::Define { session, kernel }, Nanos::ZERO);
+        }
+        if self.run.latencies.page {
+            queue.note_gate_reader(session);
         }
         let profile = &self.run.profiles[at];
         self.clients[at].predicted =
@@ -294,7 +300,7 @@ impl SharingWorld<'_> {
         }
         let now = self.now;
         let session = self.clients[at].session;
-        match self.clients[at].attempt(self.gate, now) {
+        match self.clients[at].attempt((self.gate, self.last), now) {
             LaunchAttempt::Blocked | LaunchAttempt::Later(None) => {}
             LaunchAttempt::Later(Some(from)) => self.plan(from, DueEvent::Look(at)),
             LaunchAttempt::Request(KernelLaunch { number: launch, kernel, .. }, beyond) => {
@@ -314,6 +320,10 @@ impl SharingWorld<'_> {
             let page = self.run.latencies.page && self.early_stop();
             self.gate.launches += u64::from(page);
             let count = if page { self.gate.launches } else { 0 };
+            self.last = LastLaunch { count, kernel, at: self.now };
+            if page && self.clients[1 - at].awaits(count) {
+                self.plan(self.now.plus(self.run.latencies.notice), DueEvent::Look(1 - at));
+            }
             self.send(QueueEvent::Launch { session, launch: launch.number, kernel, count });
         }
         self.plan(self.now.plus(self.run.latencies.start), DueEvent::Reach(at, launch.took));
@@ -371,6 +381,7 @@ impl SharingWorld<'_> {
                 }
                 QueueAction::Role { session, .. }
                 | QueueAction::Grant { session, .. }
+                | QueueAction::GrantAhead { session, .. }
                 | QueueAction::Revoke { session, .. }
                 | QueueAction::Recall { session, .. }
                 | QueueAction::Refuse { session, .. }
@@ -395,6 +406,9 @@ impl SharingWorld<'_> {
         match action {
             QueueAction::Role { role, .. } => self.clients[at].role = Some(role),
             QueueAction::Grant { grant, .. } => self.clients[at].receive(grant),
+            QueueAction::GrantAhead { grant, opening, .. } => {
+                self.clients[at].receive_ahead(grant, opening);
+            }
             QueueAction::Revoke { grant, .. } => self.clients[at].revoke(grant),
             QueueAction::Refuse { why, .. } => unreachable!("two well-behaved clients: {why}"),
             // The modelled device changes contexts at no cost, so the queue orders nobody to do so.

@@ -1,0 +1,244 @@
+//! Grants that are given before a gap begins.
+
+#[path = "support/scene.rs"]
+mod scene;
+
+use scene::{K0, Scene, granted, ms, profile, us};
+use tessera_kernel_queue::{
+    GapOpening, GateState, Grant, GrantBudget, GrantKind, KernelIndex, LastLaunch, LaunchDecision,
+    Nanos, QueueAction, QueueEvent, QueueRules, SessionId,
+};
+
+/// The holder's task: nine kernels of 50 µs in a row, each launched 60 µs after the last. A gap of 2 ms follows.
+const TASK: u16 = 10;
+const BURST: Nanos = us(60);
+const GAP: Nanos = ms(2);
+
+/// A holder that repeats a task, and a filler with kernels of 200 µs.
+struct Repeating {
+    scene: Scene,
+    count: u64,
+}
+
+impl Repeating {
+    fn new(rules: QueueRules) -> Self {
+        let mut scene = Scene::new(rules);
+        let mut kernels = [(us(50), us(10)); TASK as usize];
+        kernels[usize::from(TASK - 1)] = (us(50), GAP);
+        scene.join(1, 0, profile(&kernels));
+        scene.join(2, 5, profile(&[(us(200), Nanos::ZERO), (ms(40), Nanos::ZERO)]));
+        [1, 2].into_iter().for_each(|id| scene.queue.note_gate_reader(SessionId::new(id)));
+        Self { scene, count: 0 }
+    }
+
+    /// The holder makes its next launch now, and reports it.
+    fn launch(&mut self) -> Vec<QueueAction> {
+        let kernel = u16::try_from(self.count % u64::from(TASK)).unwrap();
+        self.launch_of(KernelIndex::new(kernel))
+    }
+
+    fn launch_of(&mut self, kernel: KernelIndex) -> Vec<QueueAction> {
+        self.count += 1;
+        let (session, launch, count) = (SessionId::new(1), self.count, self.count);
+        self.scene.step(QueueEvent::Launch { session, launch, kernel, count })
+    }
+
+    /// Plays launches until so many were made, with their pauses.
+    fn play_to(&mut self, launches: u64) -> Vec<QueueAction> {
+        let mut seen = Vec::new();
+        while self.count < launches {
+            seen.extend(self.launch());
+            let is_last = self.count.is_multiple_of(u64::from(TASK));
+            self.pass(if is_last { us(50).plus(GAP) } else { BURST });
+        }
+        seen
+    }
+
+    fn pass(&mut self, span: Nanos) {
+        let until = self.scene.now.plus(span);
+        self.scene.wait(until);
+        self.scene.alive(&[1, 2, 3]);
+    }
+}
+
+fn granted_ahead(actions: &[QueueAction]) -> Option<(Grant, GapOpening)> {
+    actions.iter().find_map(|action| match action {
+        QueueAction::GrantAhead { session, grant, opening } if session.get() == 2 => {
+            Some((*grant, *opening))
+        }
+        _ => None,
+    })
+}
+
+#[test]
+fn the_next_long_gap_of_a_repeated_task_is_granted_while_the_holder_works() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+
+    let (grant, opening) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+
+    assert_eq!((opening.launches, opening.kernel), (80, KernelIndex::new(9)));
+    assert_eq!(
+        (opening.busy, opening.wake),
+        (us(50), 79),
+        "two launches take the 100 µs of a wake-up"
+    );
+    // Two switches of 150 µs: to the filler before its kernels, and back after the gap's end.
+    assert_eq!((opening.length, grant.budget), (GAP.minus(us(150)), GAP.minus(us(150))));
+    assert_eq!((grant.kind, grant.gate.launches), (GrantKind::Gap, 80));
+}
+
+#[test]
+fn nothing_is_granted_ahead_to_sessions_without_the_gate_page_nor_of_a_new_course() {
+    let mut old = Repeating::new(QueueRules::default());
+    old.scene.leave(2);
+    old.scene.join(3, 5, profile(&[(us(200), Nanos::ZERO)]));
+    old.play_to(73);
+    assert_eq!(old.scene.request(3, K0), [], "its shim knows nothing of such grants");
+
+    let mut new = Repeating::new(QueueRules::default());
+    new.play_to(23);
+    assert_eq!(granted_ahead(&new.scene.request(2, K0)), None, "the task came twice only");
+
+    let mut off = Repeating::new(QueueRules { ahead: false, ..QueueRules::default() });
+    off.play_to(73);
+    assert_eq!(off.scene.request(2, K0), []);
+}
+
+#[test]
+fn the_session_uses_the_gap_from_its_begin_without_any_message() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (grant, opening) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    let mut budget = GrantBudget::new();
+    budget.receive_ahead(grant, opening);
+    let gate = |launches| GateState { launches, ..grant.gate };
+    let last = |count, kernel, at| LastLaunch { count, kernel: KernelIndex::new(kernel), at };
+    let start = play.scene.now;
+
+    budget.look(last(79, 8, start));
+    assert_eq!(budget.spend(Some(us(200)), gate(79), 0, start), LaunchDecision::Wait);
+    let at = start.plus(us(60));
+    budget.look(last(80, 9, at));
+    assert_eq!(
+        budget.spend(Some(us(200)), gate(80), 0, at),
+        LaunchDecision::Wait,
+        "its last kernel runs"
+    );
+    let begin = at.plus(us(50));
+    assert_eq!(budget.spend(Some(us(200)), gate(80), 0, begin), LaunchDecision::Launch);
+    let end = begin.plus(opening.length);
+    assert_eq!(
+        budget.spend(Some(us(200)), gate(80), 0, end.minus(us(201))),
+        LaunchDecision::Launch
+    );
+    assert_eq!(
+        budget.spend(Some(us(200)), gate(80), 0, end.minus(us(199))),
+        LaunchDecision::Request
+    );
+
+    let mut returned = GrantBudget::new();
+    returned.receive_ahead(grant, opening);
+    returned.look(last(80, 9, at));
+    assert_eq!(returned.spend(Some(us(200)), gate(81), 0, begin), LaunchDecision::Request);
+}
+
+#[test]
+fn another_launch_than_expected_ends_the_grant_on_both_sides() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (grant, opening) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    let mut budget = GrantBudget::new();
+    budget.receive_ahead(grant, opening);
+    budget.look(LastLaunch { count: 80, kernel: KernelIndex::new(3), at: play.scene.now });
+    assert_eq!(budget.grant(), None);
+
+    play.play_to(79);
+    let ended = play.launch_of(KernelIndex::new(3));
+
+    assert!(
+        ended.contains(&QueueAction::Revoke { session: SessionId::new(2), grant: grant.number })
+    );
+    assert!(ended.iter().any(|action| matches!(action, QueueAction::Gate { .. })));
+    assert_eq!(play.scene.queue.waiting().iter().count(), 1, "the launch waits again");
+}
+
+#[test]
+fn launches_before_the_expected_one_leave_the_grant() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (grant, _) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+
+    let seen = play.play_to(79);
+    assert_eq!(seen, [], "nothing is ended and nothing granted");
+    let seen = play.launch();
+    assert_eq!(seen, []);
+    let last = play.scene.now.plus(us(50)).plus(GAP).minus(us(200));
+    play.scene.wait(last);
+    assert!(play.scene.queue.waiting().is_empty(), "the grant lasts until the gap's end");
+    play.scene.started(2, K0, grant);
+    assert_eq!(play.scene.queue.counters().late, 0);
+}
+
+#[test]
+fn a_kernel_in_the_gap_whose_report_comes_before_the_holders_is_no_kernel_in_the_holders_way() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (grant, _) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    play.play_to(79);
+    // The holder launches now, and the filler in the gap after that. The filler's report comes first.
+    let launched_at = play.scene.now;
+    play.pass(us(70));
+    play.scene.started(2, K0, grant);
+    let now = play.scene.now.plus(us(20));
+    let (session, kernel) = (SessionId::new(1), KernelIndex::new(9));
+    let event = QueueEvent::Launch { session, launch: 80, kernel, count: 80 };
+    play.count = 80;
+    play.scene.queue.note(event, launched_at, now);
+    play.scene.queue.decide();
+    play.scene.now = launched_at.plus(us(300));
+    play.scene.done(2);
+
+    assert_eq!(play.scene.queue.counters().overshoots, 0, "it ended within the gap");
+    assert!(play.scene.queue.counters().late == 0);
+    play.scene.wait(launched_at.plus(us(50)).plus(GAP));
+    play.launch();
+    let counters = play.scene.queue.counters();
+    assert_eq!(counters.gaps_filled, 1, "the gap after the 80th launch was filled, and no other");
+}
+
+#[test]
+fn an_unexpected_pause_takes_the_place_of_an_expected_gap() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (ahead, _) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    // The program does something else. Another launch of the filler waits, too.
+    play.scene.request(2, K0);
+    play.scene.sync(1);
+
+    let until = play.scene.now.plus(ms(20));
+    let seen = play.scene.wait(until);
+
+    let grant = seen.iter().find_map(|(_, action)| granted(&[*action], 2)).unwrap();
+    assert!(grant.number > ahead.number && grant.kind.ends_with_gap());
+}
+
+#[test]
+fn a_kernel_that_fits_no_gap_ages_although_small_ones_of_another_session_are_granted_ahead() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.scene.join(3, 6, profile(&[(ms(40), Nanos::ZERO)]));
+    play.play_to(73);
+    play.scene.request(3, K0);
+    play.play_to(74);
+
+    // Its price is saved after 2 s.
+    let large = SessionId::new(3);
+    while play.scene.queue.session_counters(large).unwrap().aged == 0 {
+        play.scene.request(2, K0);
+        let task = play.count.next_multiple_of(u64::from(TASK));
+        play.play_to(task + 3);
+        play.scene.alive(&[1, 2, 3]);
+        assert!(play.scene.now < ms(4_000), "it was never granted");
+    }
+    assert!(play.scene.queue.counters().grants > 100);
+}
