@@ -95,7 +95,7 @@ impl GatePage {
     pub fn add_launch(&self, kernel: KernelIndex, at: Nanos) -> u64 {
         self.last.kernel.store(kernel.get().into(), Ordering::Relaxed);
         self.last.at.store(at.get(), Ordering::Relaxed);
-        // What was launched is visible to whoever sees the count.
+        // A process that sees the count sees what was launched.
         self.launches.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
     }
 

@@ -106,7 +106,7 @@ pub struct LastLaunch {
     pub count: u64,
     /// What was launched.
     pub kernel: KernelIndex,
-    /// When.
+    /// The time of the launch.
     pub at: Nanos,
 }
 

@@ -1,10 +1,10 @@
 //! Grants that are given before a gap begins.
 //!
-//! When a gap begins, four threads of three processes would have to be woken before the first kernel of a filler runs in
-//! it: the holder's session, the queue, the filler's session, and the filler. On a machine whose timers and wake-ups
-//! take 50 µs that is as long as many gaps. But most programs launch the same kernels again and again
-//! ([`crate::course`]). So the queue grants the next gap that is long enough while the holder still works. The grant
-//! names the launch after which the gap begins, and the filler observes that launch on the gate page.
+//! Until the first kernel of a filler runs in a gap, four threads of three processes would have to be woken: the holder's
+//! session, the queue, the filler's session, and the filler. On a machine whose wake-ups take 50 µs that is as long
+//! as many gaps. But most programs launch the same kernels again and again ([`crate::course`]). So the queue grants the next
+//! gap that is long enough while the holder still works. The grant states the launch after which the gap begins, and the
+//! filler observes that launch on the gate page.
 //!
 //! The grant is void if that launch is of another kernel, if another one follows it, or if the gate's epoch rises. None of
 //! this needs a message. So a wrong expectation costs no more than a wake-up, and the fill itself costs what any fill does.

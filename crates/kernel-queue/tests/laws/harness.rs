@@ -124,7 +124,7 @@ impl Harness {
         harness.join(1);
         (0..2).for_each(|at| {
             while !harness.clients[at].inbox.is_empty() {
-                harness.deliver(at)
+                harness.deliver(at);
             }
         });
         for _ in 0..20 * TASK.len() {
