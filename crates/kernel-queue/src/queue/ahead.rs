@@ -1,6 +1,6 @@
 //! Grants that are given before a gap begins.
 //!
-//! Until the first kernel of a filler runs in a gap, four threads of three processes would have to be woken: the holder's
+//! Before the first kernel of a filler runs in a gap, four threads would have to be woken: the holder's
 //! session, the queue, the filler's session, and the filler. On a machine whose wake-ups take 50 µs that is as long
 //! as many gaps. But most programs launch the same kernels again and again ([`crate::course`]). So the queue grants the next
 //! gap that is long enough while the holder still works. The grant states the launch after which the gap begins, and the
