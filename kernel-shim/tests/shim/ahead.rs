@@ -9,6 +9,20 @@ use crate::queue::{QueueBehaviour, Served, TestFolders, TestGate, TestQueue};
 /// Longer than anything here takes.
 const LONG: Nanos = Nanos::from_millis(60_000);
 
+fn grant_of(number: u64, gate: GateState) -> Grant {
+    Grant {
+        number,
+        gate,
+        kind: GrantKind::Gap,
+        from: Nanos::ZERO,
+        until: Nanos::MAX,
+        budget: LONG,
+        launches: 100,
+        in_flight: 1,
+        yields: false,
+    }
+}
+
 /// A process in one role, with its queue.
 struct Side {
     job: Job,
@@ -74,17 +88,8 @@ impl Scene {
     /// Grants the filler the gap after so many more launches of the holder, the last one of `k0`.
     fn grant(&self, number: u64, more: u64) {
         let launches = self.gate.page().gate().launches + more;
-        let grant = Grant {
-            number,
-            gate: GateState { launches, ..self.gate.page().gate() },
-            kind: GrantKind::Gap,
-            from: Nanos::ZERO,
-            until: Nanos::MAX,
-            budget: LONG,
-            launches: 100,
-            in_flight: 1,
-            yields: false,
-        };
+        let gate = GateState { launches, ..self.gate.page().gate() };
+        let grant = grant_of(number, gate);
         let (kernel, busy, wake) =
             (KernelIndex::new(0), Nanos::from_micros(1), launches - more / 2);
         let opening = GapOpening { launches, kernel, busy, length: LONG, wake };
@@ -151,17 +156,7 @@ fn a_grant_of_the_present_gap_replaces_one_that_was_given_ahead() {
     let mut scene = Scene::new();
     scene.grant(1, 1_000_000);
     scene.filler.queue.send(ToShim::Revoke { grant: 1 });
-    scene.filler.queue.send(ToShim::Grant(Grant {
-        number: 2,
-        gate: scene.gate.page().gate(),
-        kind: GrantKind::Gap,
-        from: Nanos::ZERO,
-        until: Nanos::MAX,
-        budget: LONG,
-        launches: 100,
-        in_flight: 1,
-        yields: false,
-    }));
+    scene.filler.queue.send(ToShim::Grant(grant_of(2, scene.gate.page().gate())));
 
     assert!(scene.filler.job.answer().starts_with('0'));
 

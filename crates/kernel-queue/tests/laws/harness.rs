@@ -343,7 +343,7 @@ impl Harness {
             QueueAction::Grant { session, grant } => {
                 self.given.push((grant.number, self.returns));
                 self.check_budget(&grant);
-                self.check_choice(session, &grant, before, request_event);
+                self.check_choice((session, false), &grant, before, request_event);
                 session
             }
             QueueAction::GrantAhead { session, grant, opening } => {
@@ -353,7 +353,7 @@ impl Harness {
                 assert!(opening.wake <= opening.launches && opening.length >= grant.budget);
                 self.given.push((grant.number, self.returns + ahead));
                 self.check_budget(&Grant { until: grant.from.plus(opening.length), ..grant });
-                self.check_choice_after_switch(session, &grant, before, request_event);
+                self.check_choice((session, true), &grant, before, request_event);
                 session
             }
             QueueAction::Dropped { session } => {
@@ -396,29 +396,8 @@ impl Harness {
 
     /// Best fit: no launch of higher priority fits, and no longer one of the same priority; among
     /// equals the oldest is granted. A launch fits with the context switch that it needs. With recalls it may also need
-    /// the usual delay of a first kernel, which is one switch at most.
+    /// the usual delay of a first kernel, which is one switch at most. Ahead of a gap the holder has the device until then.
     fn check_choice(
-        &self,
-        session: SessionId,
-        grant: &Grant,
-        before: &[LaunchRequest],
-        request_event: Option<(SessionId, u64)>,
-    ) {
-        self.check_choice_of((session, false), grant, before, request_event);
-    }
-
-    /// The same for a grant ahead of a gap: the holder has the device until then.
-    fn check_choice_after_switch(
-        &self,
-        session: SessionId,
-        grant: &Grant,
-        before: &[LaunchRequest],
-        request_event: Option<(SessionId, u64)>,
-    ) {
-        self.check_choice_of((session, true), grant, before, request_event);
-    }
-
-    fn check_choice_of(
         &self,
         (session, is_ahead): (SessionId, bool),
         grant: &Grant,
