@@ -129,6 +129,10 @@ impl KernelQueue {
     /// Call this when the count has not changed for longer than a message takes.
     pub const fn set_launch_count(&mut self, launches: u64) {
         self.gate.launches = launches;
+        // A new page counts from zero: its launches are not before a gap of the old one.
+        if self.entered_at > launches {
+            self.entered_at = launches;
+        }
     }
 
     /// Notes that the process of a session shows its launches on the gate page, and waits there for those of others. Between

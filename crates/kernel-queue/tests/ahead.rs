@@ -208,6 +208,23 @@ fn a_kernel_in_the_gap_whose_report_comes_before_the_holders_is_no_kernel_in_the
 }
 
 #[test]
+fn launches_on_a_new_gate_page_are_not_before_a_gap_of_the_old_one() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (grant, _) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    play.play_to(79);
+    play.scene.started(2, K0, grant);
+
+    play.scene.queue.set_launch_count(0);
+    play.count = 0;
+    play.launch();
+    play.pass(us(30));
+    play.scene.done(2);
+
+    assert_eq!(play.scene.queue.counters().overshoots, 1, "the holder returned while it ran");
+}
+
+#[test]
 fn an_unexpected_pause_takes_the_place_of_an_expected_gap() {
     let mut play = Repeating::new(QueueRules::default());
     play.play_to(73);
