@@ -296,6 +296,11 @@ fn queue_line(kernel: &KernelQueueUse) -> String {
     if in_gaps > 0 {
         parts.push(format!("{in_gaps} ran in gaps"));
     }
+    if let (Some(given), Some(used)) = (kernel.grants_ahead, kernel.grants_ahead_used)
+        && given > 0
+    {
+        parts.push(format!("{used} of {given} grants ahead of gaps used"));
+    }
     if kernel.colocated > 0 {
         parts.push(format!("{} next to running kernels", kernel.colocated));
     }
@@ -445,6 +450,8 @@ mod tests {
             memory_peak_bytes: 0,
             colocated: 0,
             processes_raised: None,
+            grants_ahead: None,
+            grants_ahead_used: None,
         }
     }
 
@@ -471,6 +478,15 @@ mod tests {
                 "40 kernels reported; its session threads have raised priority",
                 "40 kernels reported; 0 of 2 session threads have raised priority"
             ]
+        );
+        let ahead = KernelQueueUse {
+            grants_ahead: Some(9),
+            grants_ahead_used: Some(7),
+            ..queue_use(1, 0)
+        };
+        assert_eq!(
+            queue_line(&ahead),
+            "40 kernels reported; 7 of 9 grants ahead of gaps used"
         );
         assert_eq!(
             queue_line(&queue_use(0, 0)),

@@ -194,4 +194,10 @@ pub struct KernelQueueUse {
     /// All launches of a process wait for this thread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes_raised: Option<u64>,
+    /// Grants that it received before their gap began; absent for attempts from before they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grants_ahead: Option<u64>,
+    /// Those of these under which it launched a kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grants_ahead_used: Option<u64>,
 }

@@ -49,7 +49,7 @@ pub use telemetry::{
 };
 
 /// The version that this build speaks. A peer of another version is refused with both numbers.
-pub const PROTOCOL_VERSION: u16 = 14;
+pub const PROTOCOL_VERSION: u16 = 15;
 
 /// From an agent to its controller, on the control stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

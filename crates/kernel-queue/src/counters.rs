@@ -30,6 +30,12 @@ pub struct QueueCounters {
     pub overshoot_max: Nanos,
     /// Grants given.
     pub grants: u64,
+    /// Those of them that were given before their gap began.
+    #[serde(default)]
+    pub grants_ahead: u64,
+    /// Those of these under which a kernel was launched.
+    #[serde(default)]
+    pub grants_ahead_used: u64,
     /// Launches that were granted because of their wait.
     pub aged: u64,
     /// Launches of unknown kernels that were granted in a gap to learn their times.
@@ -68,6 +74,8 @@ impl QueueCounters {
         self.overshoot_time = self.overshoot_time.plus(other.overshoot_time);
         self.overshoot_max = self.overshoot_max.max(other.overshoot_max);
         self.grants += other.grants;
+        self.grants_ahead += other.grants_ahead;
+        self.grants_ahead_used += other.grants_ahead_used;
         self.aged += other.aged;
         self.probes += other.probes;
         self.colocated += other.colocated;

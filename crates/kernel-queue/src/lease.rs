@@ -135,6 +135,8 @@ pub struct GrantLease {
     pub grant: Grant,
     /// What it waits for, if it was given ahead of its gap and that has not begun.
     pub opening: Option<GapOpening>,
+    /// Whether it was given ahead of its gap.
+    pub given_ahead: bool,
     /// Predicted time of the kernels that were reported as launched.
     pub spent: Nanos,
 }

@@ -8,6 +8,15 @@ use crate::ids::{KernelIndex, SessionId};
 use crate::limits::{LEVELS, WAITING_MAX};
 use crate::time::Nanos;
 
+/// When a wait began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStart {
+    /// On the monotonic clock.
+    pub at: Nanos,
+    /// The holders' total kernel time at that moment.
+    pub served: Nanos,
+}
+
 /// A waiting launch: a thread of the session is blocked until it is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchRequest {
@@ -19,6 +28,8 @@ pub struct LaunchRequest {
     pub kernel: KernelIndex,
     /// The kernel's expected time, `SK`. A kernel without one never fits a gap.
     pub predicted: Option<Nanos>,
+    /// Since when it waits without another launch of its session having been granted what it waits for.
+    pub wait: WaitStart,
     /// Its position in the order of arrival, over all queues.
     pub ticket: u64,
 }
@@ -36,6 +47,7 @@ const EMPTY: LaunchRequest = LaunchRequest {
     launch: 0,
     kernel: KernelIndex::new(0),
     predicted: None,
+    wait: WaitStart { at: Nanos::ZERO, served: Nanos::ZERO },
     ticket: 0,
 };
 
@@ -75,8 +87,10 @@ impl WaitingLaunches {
         (session, launch): (SessionId, u64),
         kernel: KernelIndex,
         predicted: Option<Nanos>,
+        wait: WaitStart,
     ) -> Result<LaunchRequest, QueueFull> {
-        let request = LaunchRequest { session, launch, kernel, predicted, ticket: self.tickets };
+        let ticket = self.tickets;
+        let request = LaunchRequest { session, launch, kernel, predicted, wait, ticket };
         self.put_back(priority, request)?;
         self.tickets += 1;
         Ok(request)
@@ -175,6 +189,18 @@ impl WaitingLaunches {
         true
     }
 
+    /// Begins the waits of a session's launches again, of those that `ends` returns true for.
+    pub fn restart_waits(
+        &mut self,
+        (priority, session): (Priority, SessionId),
+        wait: WaitStart,
+        ends: impl Fn(&LaunchRequest) -> bool,
+    ) {
+        let level = &mut self.levels[usize::from(priority.get())];
+        let own = level.requests[..level.held].iter_mut().filter(|own| own.session == session);
+        own.filter(|request| ends(request)).for_each(|request| request.wait = wait);
+    }
+
     /// Predicts launches again. `predict` returns a launch's new time, or `None` to leave it as it is.
     pub fn predict_again(&mut self, mut predict: impl FnMut(&LaunchRequest) -> Option<Nanos>) {
         for level in self.levels.iter_mut() {
@@ -194,7 +220,12 @@ impl WaitingLaunches {
         level.requests[..level.held].iter()
     }
 
-    /// Returns all launches, highest priority first, oldest first within one.
+    /// Returns all launches, those of one queue oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &LaunchRequest> {
+        self.levels.iter().flat_map(|level| &level.requests[..level.held])
+    }
+
+    /// Returns all launches with their priorities, highest priority first, oldest first within one.
     pub fn iter(&self) -> impl Iterator<Item = (Priority, &LaunchRequest)> {
         let priorities = (0_u8..).map_while(|number| Priority::try_from(number).ok());
         priorities

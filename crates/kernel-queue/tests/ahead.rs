@@ -54,6 +54,12 @@ impl Repeating {
         seen
     }
 
+    /// How many grants of the filler were given ahead, and how many of them were used.
+    fn ahead(&self) -> (u64, u64) {
+        let counters = self.scene.queue.session_counters(SessionId::new(2)).unwrap();
+        (counters.grants_ahead, counters.grants_ahead_used)
+    }
+
     fn pass(&mut self, span: Nanos) {
         let until = self.scene.now.plus(span);
         self.scene.wait(until);
@@ -176,8 +182,11 @@ fn launches_before_the_expected_one_leave_the_grant() {
     let last = play.scene.now.plus(us(50)).plus(GAP).minus(us(200));
     play.scene.wait(last);
     assert!(play.scene.queue.waiting().is_empty(), "the grant lasts until the gap's end");
+    assert_eq!(play.ahead(), (1, 0));
     play.scene.started(2, K0, grant);
     assert_eq!(play.scene.queue.counters().late, 0);
+    play.scene.started(2, K0, grant);
+    assert_eq!(play.ahead(), (1, 1), "its kernels count once");
 }
 
 #[test]
@@ -201,6 +210,7 @@ fn a_kernel_in_the_gap_whose_report_comes_before_the_holders_is_no_kernel_in_the
 
     assert_eq!(play.scene.queue.counters().overshoots, 0, "it ended within the gap");
     assert!(play.scene.queue.counters().late == 0);
+    assert_eq!(play.ahead(), (1, 1));
     play.scene.wait(launched_at.plus(us(50)).plus(GAP));
     play.launch();
     let counters = play.scene.queue.counters();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tessera_kernel_queue::fikit::EPSILON;
-use tessera_kernel_queue::waiting::{LaunchRequest, WaitingLaunches};
+use tessera_kernel_queue::waiting::{LaunchRequest, WaitStart, WaitingLaunches};
 use tessera_kernel_queue::{
     Dims, GrantKind, Join, KernelId, KernelIndex, KernelQueue, Nanos, QueueAction, QueueEvent,
     QueueRules, SessionId, TaskKey, TaskProfile,
@@ -112,7 +112,7 @@ proptest! {
             let at = u64::try_from(at).unwrap();
             let priority = Priority::try_from(*priority).unwrap();
             let launch = (SessionId::new(at), 0);
-            waiting.push(priority, launch, KernelIndex::new(0), time(*micros)).unwrap();
+            waiting.push(priority, launch, KernelIndex::new(0), time(*micros), WaitStart::default()).unwrap();
         }
         let mut gone = Vec::new();
         fill_gap(&mut waiting, Some(Nanos::from_micros(idle)), |request| {
@@ -173,7 +173,7 @@ fn a_gap_of_exactly_epsilon_is_not_filled_and_a_longer_one_is() {
     for (idle, expected) in [(100, 0), (101, 1)] {
         let mut waiting = WaitingLaunches::default();
         let launch = (SessionId::new(1), 0);
-        waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1)).unwrap();
+        waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1), WaitStart::default()).unwrap();
         let mut gone = 0;
         fill_gap(&mut waiting, Some(Nanos::from_micros(idle)), |_| gone += 1);
         assert_eq!(gone, expected, "{idle} µs");
@@ -184,6 +184,6 @@ fn a_gap_of_exactly_epsilon_is_not_filled_and_a_longer_one_is() {
 fn a_gap_of_unknown_length_is_not_filled() {
     let mut waiting = WaitingLaunches::default();
     let launch = (SessionId::new(1), 0);
-    waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1)).unwrap();
+    waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1), WaitStart::default()).unwrap();
     fill_gap(&mut waiting, None, |_| panic!("nothing is known about this gap"));
 }

@@ -3,7 +3,7 @@
 #[path = "support/scene.rs"]
 mod scene;
 
-use scene::{K0, Scene, first, granted, ms, profile, us};
+use scene::{K0, K1, Scene, first, granted, ms, profile, us};
 use tessera_kernel_queue::admission::ResourceNeed;
 use tessera_kernel_queue::limits::WAITING_MAX;
 use tessera_kernel_queue::{
@@ -458,4 +458,40 @@ fn launches_that_crossed_a_new_role_are_charged_once_and_leave_no_lasting_debt()
 
     // 38 ms are repaid at 2 % of the time.
     assert!(aged_at.is_some_and(|at| at <= ms(2_500)), "{aged_at:?}");
+}
+
+#[test]
+fn a_kernel_that_fits_no_gap_ages_although_other_threads_of_its_program_use_every_gap() {
+    let mut scene = Scene::new(QueueRules::default());
+    scene.join(1, 0, profile(&[(ms(2), ms(8))]));
+    scene.join(2, 5, profile(&[(ms(1), Nanos::ZERO), (ms(40), Nanos::ZERO)]));
+    // It delays six tasks, and so many are saved for in 7.5 s.
+    scene.request(2, K1);
+    let (mut is_waiting, mut short) = (false, 0);
+    for task in 1..=1_000 {
+        scene.alive(&[1, 2]);
+        scene.launch(1, K0);
+        let mut seen = scene.wait(ms(10 * task - 8));
+        let now = scene.now;
+        let mut add = |actions: Vec<QueueAction>| {
+            seen.extend(actions.into_iter().map(|action| (now, action)));
+        };
+        add(scene.sync(1));
+        if !std::mem::replace(&mut is_waiting, true) {
+            add(scene.request(2, K0));
+        }
+        seen.extend(scene.wait(ms(10 * task - 7)));
+        if let Some((_, grant)) = first(&seen, 2, GrantKind::Gap) {
+            scene.started(2, K0, grant);
+            (is_waiting, short) = (false, short + 1);
+        }
+        seen.extend(scene.wait(ms(10 * task - 6)));
+        scene.done(2);
+        seen.extend(scene.wait(ms(10 * task)));
+        if first(&seen, 2, GrantKind::Aged).is_some() {
+            assert!(task > 700 && short * 10 > task * 9, "{short} short ones in {task} gaps");
+            return;
+        }
+    }
+    panic!("it was never granted, next to {short} short ones");
 }

@@ -122,7 +122,7 @@ pub mod metric {
     /// `colocated`, `late`).
     pub const KERNEL_LAUNCHES: &str = "tessera_kernel_launches_total";
     /// Counter: gaps of a slice's holders, by `node`, `slice` and `what` (`seen`, `filled`,
-    /// `stopped_early`).
+    /// `filled_ahead`, `stopped_early`).
     pub const KERNEL_GAPS: &str = "tessera_kernel_gaps_total";
     /// Counter: time of a slice's kernels, by `node`, `slice` and `what` (`filled`, `overshoot`,
     /// `waited`).

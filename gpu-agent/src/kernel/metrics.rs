@@ -91,6 +91,7 @@ fn write_counts(text: &mut Exposition, node: &str, all: &[(&str, &QueueCounters)
         vec![
             ("seen", count(counters.gaps_seen)),
             ("filled", count(counters.gaps_filled)),
+            ("filled_ahead", count(counters.grants_ahead_used)),
             ("stopped_early", count(counters.early_stops)),
         ]
     });

@@ -669,6 +669,8 @@ class KernelQueueUse(TypedDict):
     filled_secs: float
     gaps_filled: int
     gaps_seen: int
+    grants_ahead: NotRequired[Optional[int]]
+    grants_ahead_used: NotRequired[Optional[int]]
     launches: int
     launches_unreported: int
     memory_peak_bytes: int

@@ -168,6 +168,8 @@ fn kernel_use(figures: &KernelFigures) -> KernelQueueUse {
         memory_peak_bytes: figures.memory_peak_bytes,
         colocated: figures.colocated,
         processes_raised: figures.raised,
+        grants_ahead: figures.grants_ahead,
+        grants_ahead_used: figures.grants_ahead_used,
     }
 }
 

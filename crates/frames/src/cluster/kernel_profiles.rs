@@ -130,4 +130,8 @@ pub struct KernelFigures {
     pub colocated: u64,
     /// Processes whose session thread has raised priority; absent in figures that were stored before it was counted.
     pub raised: Option<u64>,
+    /// Grants that it received before their gap began; absent in figures that were stored before it was counted.
+    pub grants_ahead: Option<u64>,
+    /// Those of these under which it launched a kernel.
+    pub grants_ahead_used: Option<u64>,
 }

@@ -1,9 +1,11 @@
 //! The limit on starvation (MMK Listing 1: `Thres`), and the bound of its cost.
 //!
-//! A waiting session is *due* in two cases. Holders ran more than `DURATION / share` of kernel time since
+//! A waiting launch is *due* in two cases. Holders ran more than `DURATION / share` of kernel time since
 //! the wait began, or the wait reached [`crate::Ageing::wait_max`]. Then it may launch one kernel, whatever
 //! the holder does, as soon as the kernel's cost is saved. Where the paper is open:
 //!
+//! * A launch of another thread of its session begins its wait again, unless that was granted for less time than this
+//!   one needs.
 //! * The paper ages offline jobs only, since its online jobs never wait. Here every filler ages.
 //! * The paper does not bound the cost of ageing. Here one budget of the slice pays for it, whatever number
 //!   of threads, processes and sessions wait: [`crate::Ageing::cost_thousandths`] of the time. A
@@ -81,7 +83,7 @@ impl KernelQueue {
         if self.owner.is_some() {
             return;
         }
-        let Some(longest) = self.longest_waiting() else {
+        let Some(longest) = self.longest_waiting(|_| true) else {
             self.ageing.due_cost = Nanos::ZERO;
             self.ageing.payable_since = None;
             return;
@@ -94,10 +96,15 @@ impl KernelQueue {
             self.ageing.payable_since = None;
             return;
         };
+        let session = &self.sessions[at];
+        if session.lease.is_some() && !self.has_unused_lease_ahead(session) {
+            // It is checked again when the grant ends.
+            return;
+        }
         let price = self.price_of_ageing(&request);
         let cost = price.time;
         let is_paid_at = self.ageing.budget.covers_at(cost, self.now, ageing.cost_thousandths);
-        let ends_at = self.due_at(&self.sessions[at], &ageing).max(is_paid_at);
+        let ends_at = self.due_at(&self.sessions[at], &request, &ageing).max(is_paid_at);
         if ends_at > self.now {
             self.ageing.payable_since = None;
             self.next_look = self.next_look.min(ends_at);
@@ -167,28 +174,23 @@ impl KernelQueue {
         AgeingPrice { time, delays }
     }
 
-    /// Returns since when sessions without a lease have waited. One for a gap that has not begun is none, if the session
-    /// waits with other launches as well.
-    fn waits(&self) -> impl Iterator<Item = (Nanos, usize)> {
-        let waiting = self.sessions.iter().enumerate();
-        let waiting = waiting.filter(|(at, session)| {
-            let is_ahead =
-                || self.has_unused_lease_ahead(session) && self.oldest_launch_of(*at).is_some();
-            session.exclusive.is_none() && (session.lease.is_none() || is_ahead())
-        });
-        waiting.filter_map(|(at, session)| Some((session.wait_start?.at, at)))
-    }
-
-    fn oldest_launch_of(&self, at: usize) -> Option<LaunchRequest> {
-        let session = &self.sessions[at];
-        let mut launches = self.waiting.launches_of(session.priority);
-        launches.find(|request| request.session == session.id).copied()
-    }
-
-    /// Returns the session that waits longest without a lease, and its oldest launch.
-    fn longest_waiting(&self) -> Option<(usize, LaunchRequest)> {
-        let (_, at) = self.waits().min()?;
-        self.oldest_launch_of(at).map(|request| (at, request))
+    /// Returns the launch that waits longest among those that `accepts` returns true for, with its session.
+    fn longest_waiting(
+        &self,
+        accepts: impl Fn(&LaunchRequest) -> bool,
+    ) -> Option<(usize, LaunchRequest)> {
+        let mut longest: Option<(usize, LaunchRequest)> = None;
+        for request in self.waiting.all() {
+            let order = |request: &LaunchRequest| (request.wait.at, request.ticket);
+            if longest.is_some_and(|(_, longest)| order(&longest) <= order(request)) {
+                continue;
+            }
+            let Ok(at) = self.index_of(request.session) else { continue };
+            if self.sessions[at].exclusive.is_none() && accepts(request) {
+                longest = Some((at, *request));
+            }
+        }
+        longest
     }
 
     /// Returns the launch that waits longest if the delays that it causes are saved. Otherwise returns the next one for
@@ -197,19 +199,14 @@ impl KernelQueue {
         if !self.is_too_soon_for(&longest.1) {
             return Some(longest);
         }
-        let others = self.waits().filter_map(|(since, at)| {
-            let request = self.oldest_launch_of(at)?;
-            (!self.is_too_soon_for(&request)).then_some((since, at, request))
-        });
-        others.min_by_key(|(since, at, _)| (*since, *at)).map(|(_, at, request)| (at, request))
+        self.longest_waiting(|request| !self.is_too_soon_for(request))
     }
 
-    /// Returns when a session's launch becomes due, as far as is known now.
-    fn due_at(&self, session: &QueueSession, ageing: &Ageing) -> Nanos {
-        let Some(wait_start) = session.wait_start else { return Nanos::MAX };
-        let served = self.served.minus(wait_start.served);
+    /// Returns when a launch of a session becomes due, as far as is known now.
+    fn due_at(&self, session: &QueueSession, request: &LaunchRequest, ageing: &Ageing) -> Nanos {
+        let served = self.served.minus(request.wait.served);
         let by_service = served > waiting_threshold(ageing.duration, session.share_thousandths);
-        if by_service { self.now } else { wait_start.at.plus(ageing.wait_max) }
+        if by_service { self.now } else { request.wait.at.plus(ageing.wait_max) }
     }
 
     /// Returns whether all holders are idle and the gap has just begun, holds the kernel, or has no

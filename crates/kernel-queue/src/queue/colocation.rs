@@ -103,7 +103,7 @@ impl KernelQueue {
             }
             let profile = &tasks[session.task].profile;
             let need = profile.kernel(request.kernel).and_then(|kernel| kernel.need);
-            let waited = session.wait_start.map_or(Nanos::ZERO, |h| served.minus(h.served));
+            let waited = served.minus(request.wait.served);
             let duration = rules.ageing.map_or(Nanos::MAX, |ageing| ageing.duration);
             let thres = waiting_threshold(duration, session.share_thousandths);
             admitted = need;

@@ -66,12 +66,15 @@ impl KernelQueue {
             session: session.id,
             grant,
             opening: terms.opening,
+            given_ahead: terms.opening.is_some(),
             spent: Nanos::ZERO,
         });
         session.basis =
             LeaseBasis { request: Some(request), reserved: terms.reserved, paid: terms.paid };
-        session.counters.grants += 1;
-        self.counters.grants += 1;
+        for counters in [&mut self.counters, &mut session.counters] {
+            counters.grants += 1;
+            counters.grants_ahead += u64::from(terms.opening.is_some());
+        }
         self.next_expiry = self.next_expiry.min(terms.until);
         let session = request.session;
         self.actions.push(match terms.opening {

@@ -2,7 +2,7 @@
 
 use super::KernelQueue;
 use super::delays::AgeingPrice;
-use super::session::{OpenGap, QueueSession, WaitStart};
+use super::session::{OpenGap, QueueSession};
 use crate::action::{QueueAction, QueueRefusal, Role};
 use crate::admission::ResourceNeed;
 use crate::ids::{KernelIndex, SessionId};
@@ -11,7 +11,7 @@ use crate::limits::{RUNNING_MAX, WAITING_MAX};
 use crate::predict::GapPredictor;
 use crate::rules::KernelSharing;
 use crate::time::Nanos;
-use crate::waiting::LaunchRequest;
+use crate::waiting::{LaunchRequest, WaitStart};
 use tessera_model::spec::Priority;
 
 /// A kernel in flight.
@@ -210,14 +210,14 @@ impl KernelQueue {
         if !self.has_place(at) {
             return Err(QueueRefusal::QueueFull);
         }
+        let wait = WaitStart { at: self.now, served: self.served };
         self.waiting
-            .push(priority, (id, launch), kernel, predicted)
+            .push(priority, (id, launch), kernel, predicted, wait)
             .map_err(|_| QueueRefusal::QueueFull)?;
         if predicted.is_some() {
             self.end_gap_leases_below(priority);
         }
-        let wait_start = WaitStart { at: self.now, served: self.served };
-        self.sessions[at].wait_start.get_or_insert(wait_start);
+        self.sessions[at].waits_since.get_or_insert(wait.at);
         Ok(())
     }
 
@@ -256,6 +256,8 @@ impl KernelQueue {
         let cost = took.unwrap_or(Nanos::ZERO);
         let kind = self.sessions[at].lease.filter(|lease| Some(lease.grant.number) == grant);
         let opening = kind.and_then(|lease| lease.opening);
+        let opens_ahead =
+            kind.is_some_and(|lease| lease.given_ahead && lease.spent == Nanos::ZERO);
         if let Some(opening) = opening {
             self.entered_at = self.entered_at.max(opening.launches);
         } else if let Some(lease) = kind
@@ -265,10 +267,12 @@ impl KernelQueue {
         {
             self.note_entry(self.at.minus(lease.grant.from));
         }
+        let covered = kind.filter(|lease| lease.grant.kind != GrantKind::Aged);
+        let covered = covered.map(|lease| lease.grant.budget);
         let kind = kind.map(|lease| lease.grant.kind);
         let late = !self.spend_lease(at, grant, launch, cost);
         let loss = self.loss_of(at, kind, cost);
-        self.end_wait_by_launch(at);
+        self.end_wait_by_launch(at, covered);
         self.tail = if kind == Some(GrantKind::Colocated) {
             // It ends whatever else is in the device's queue.
             self.tail.max(self.now.plus(cost))
@@ -284,6 +288,7 @@ impl KernelQueue {
         for counters in [&mut self.counters, &mut session.counters] {
             counters.launches += 1;
             counters.late += u64::from(late);
+            counters.grants_ahead_used += u64::from(opens_ahead);
             counters.note_fill(cost);
         }
         let (now, at_device) = (self.now, self.at);

@@ -9,9 +9,11 @@
 //! * Later sessions of its priority wait for it, so its own wait ends.
 
 use super::KernelQueue;
-use super::session::{SliceOwner, WaitStart};
+use super::session::SliceOwner;
 use crate::action::{QueueAction, Role};
 use crate::rules::KernelSharing;
+use crate::time::Nanos;
+use crate::waiting::WaitStart;
 
 impl KernelQueue {
     /// Assigns every session its role. If the holders changed, all grants of gaps end.
@@ -117,19 +119,26 @@ impl KernelQueue {
     /// Ends a session's wait and counts it.
     fn end_wait(&mut self, at: usize) {
         let session = &mut self.sessions[at];
-        let Some(wait_start) = session.wait_start.take() else { return };
-        let waited = self.now.minus(wait_start.at);
+        let Some(since) = session.waits_since.take() else { return };
+        let waited = self.now.minus(since);
         session.counters.note_wait(waited);
         self.counters.note_wait(waited);
     }
 
     /// Ends a session's wait because it launched. If other launches of it wait, a new wait begins.
-    pub(super) fn end_wait_by_launch(&mut self, at: usize) {
+    ///
+    /// `covered` is the kernel time of the grant, if it was given because it fitted. A launch that is longer than that
+    /// waits on: otherwise the short kernels of other threads would delay it forever.
+    pub(super) fn end_wait_by_launch(&mut self, at: usize, covered: Option<Nanos>) {
         self.end_wait(at);
-        let session = &self.sessions[at];
-        let id = session.id;
-        if self.waiting.launches_of(session.priority).any(|request| request.session == id) {
-            self.sessions[at].wait_start = Some(WaitStart { at: self.now, served: self.served });
+        let session = &mut self.sessions[at];
+        let (id, priority) = (session.id, session.priority);
+        if self.waiting.launches_of(priority).any(|request| request.session == id) {
+            session.waits_since = Some(self.now);
         }
+        let wait = WaitStart { at: self.now, served: self.served };
+        self.waiting.restart_waits((priority, id), wait, |request| {
+            covered.is_none_or(|covered| request.predicted.is_some_and(|time| time <= covered))
+        });
     }
 }

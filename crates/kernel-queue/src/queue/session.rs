@@ -17,15 +17,6 @@ use crate::waiting::LaunchRequest;
 
 use super::delays::AgeingPrice;
 
-/// When a session began to wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WaitStart {
-    /// On the monotonic clock.
-    pub at: Nanos,
-    /// The holders' total kernel time at that moment.
-    pub served: Nanos,
-}
-
 /// The launch and the resources of a lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LeaseBasis {
@@ -131,7 +122,8 @@ pub(super) struct QueueSession {
     pub ended_at: Nanos,
     pub lease: Option<GrantLease>,
     pub basis: LeaseBasis,
-    pub wait_start: Option<WaitStart>,
+    /// Since when it waits, for its counters.
+    pub waits_since: Option<Nanos>,
     pub correction: GapCorrection,
     pub recorder: SampleRecorder,
     pub counters: QueueCounters,
@@ -182,7 +174,7 @@ impl QueueSession {
             ended_at: Nanos::ZERO,
             lease: None,
             basis: LeaseBasis::default(),
-            wait_start: None,
+            waits_since: None,
             correction: GapCorrection::default(),
             recorder: SampleRecorder::default(),
             counters: QueueCounters::default(),

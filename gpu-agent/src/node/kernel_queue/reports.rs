@@ -177,5 +177,7 @@ fn figures(tally: &AttemptTally) -> KernelFigures {
         memory_peak_bytes: tally.memory_peak,
         colocated: counters.colocated,
         raised: Some(tally.raised),
+        grants_ahead: Some(counters.grants_ahead),
+        grants_ahead_used: Some(counters.grants_ahead_used),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tessera_kernel_queue::limits::{LEVELS, WAITING_MAX};
-use tessera_kernel_queue::waiting::WaitingLaunches;
+use tessera_kernel_queue::waiting::{WaitStart, WaitingLaunches};
 use tessera_kernel_queue::{
     Dims, Join, KernelId, KernelIndex, KernelQueue, Nanos, QueueEvent, QueueRules, SessionId,
     TaskKey, TaskProfile,
@@ -90,7 +90,7 @@ fn best_fit(decisions: usize, fits: usize) -> Value {
             let launch = slot as u64;
             let session = SessionId::new(level as u64);
             waiting
-                .push(priority, (session, launch), KERNEL, Some(time))
+                .push(priority, (session, launch), KERNEL, Some(time), WaitStart::default())
                 .expect("the queue is not full");
         }
     }
