@@ -19,7 +19,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tessera_agent::kernel::{Endpoint, KernelEvent, KernelSettings, start};
 use tessera_agent_core::kernel::{Admission, AttemptTally};
-use tessera_kernel_queue::{QueueRules, TaskKey};
+use tessera_kernel_queue::{Nanos, QueueRules, TaskKey};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, GpuId, SliceId};
 use tessera_stand_in::config::StandInConfig;
@@ -28,7 +28,7 @@ use tessera_stand_in::node::SimulatedNode;
 use crate::processes;
 pub use gaps::PlayedGap;
 use played::ran;
-pub use played::{Played, Ran, Waited, now, seconds, total};
+pub use played::{Played, Ran, Waited, now, seconds, total, traced_kernels};
 
 /// The programs' folders, and their queues.
 const HIGH: usize = 0;
@@ -58,6 +58,17 @@ pub struct Program {
 /// The text is no device's name.
 pub fn gpu_of_slice(slice: &SliceId) -> Result<GpuId> {
     Ok(slice.as_str().replacen("MIG-", "GPU-", 1).parse()?)
+}
+
+/// Returns the rules of a queue: the given ones in the form of `[kernel_rules]`, and the defaults for all others.
+///
+/// # Errors
+///
+/// The text is no TOML, or has a rule that does not exist.
+pub fn rules_with(rules: &str, switch_us: u64) -> Result<QueueRules> {
+    let rules: QueueRules =
+        toml::from_str(rules).context("rules are lines such as \"recall = true\"")?;
+    Ok(QueueRules { switch: Nanos::from_micros(switch_us), ..rules })
 }
 
 /// Settings of the stage.

@@ -23,9 +23,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_kernel_queue::{Nanos, QueueRules};
+use tessera_kernel_queue::Nanos;
 use tessera_load_tests::machine;
-use tessera_load_tests::players::{Played, Setting, Stage};
+use tessera_load_tests::players::{Played, Setting, Stage, rules_with};
 use tessera_simulator::kernel_device::{PAIRS, ProgramPair};
 
 use pair::{
@@ -64,6 +64,9 @@ struct Arguments {
     /// The shim; `./x build` makes it.
     #[arg(long, default_value = "target/kernel-shim/libcuda.so.1")]
     shim: PathBuf,
+    /// Settings of the queue as in `[kernel_rules]` of an agent, such as "recall = true"; the others are the defaults.
+    #[arg(long, default_value = "")]
+    rules: String,
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -93,6 +96,7 @@ fn main() -> Result<()> {
         "tasks": arguments.tasks,
         "stretch": arguments.stretch,
         "switch_us": arguments.switch_us,
+        "rules": arguments.rules,
         "pairs": rows,
     });
     if arguments.is_text {
@@ -123,10 +127,7 @@ fn play(
         stand_in: arguments.stand_in.clone(),
         shim: arguments.shim.clone(),
         switch_us: arguments.switch_us,
-        rules: QueueRules {
-            switch: Nanos::from_micros(arguments.switch_us),
-            ..QueueRules::default()
-        },
+        rules: rules_with(&arguments.rules, arguments.switch_us)?,
         run_in: enough(&pair.high, stretch, (RUN_IN_MIN, 1)),
         ordinary: false,
     };

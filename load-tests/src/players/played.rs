@@ -145,6 +145,20 @@ pub fn seconds(nanoseconds: u64) -> f64 {
     Duration::from_nanos(nanoseconds).as_secs_f64()
 }
 
+/// Returns the kernels of all programs whose traces are in a folder, whenever they ran.
+///
+/// # Errors
+///
+/// The folder or a file in it can't be read.
+pub fn traced_kernels(folder: &Path) -> Result<Vec<Ran>> {
+    let files = fs::read_dir(folder).with_context(|| format!("no traces {}", folder.display()))?;
+    let mut all = Vec::new();
+    for file in files {
+        all.extend(ran(&file?.path(), (0, u64::MAX))?);
+    }
+    Ok(all)
+}
+
 /// Reads from a trace which kernels ran within a window.
 pub(super) fn ran(trace: &Path, (begin, end): (u64, u64)) -> Result<Vec<Ran>> {
     let text =

@@ -15,10 +15,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use tessera_kernel_queue::{Nanos, QueueRules};
 use tessera_load_tests::busy::BusyProcessors;
 use tessera_load_tests::machine;
-use tessera_load_tests::players::{CoRunners, Played, Program, Setting, Stage, seconds, total};
+use tessera_load_tests::players::{
+    CoRunners, Played, Program, Setting, Stage, rules_with, seconds, total,
+};
 use tessera_simulator::cluster::number::count;
 
 /// 2 ms of work, 8 ms of pause.
@@ -42,6 +43,9 @@ struct Arguments {
     /// The shim; `./x build` makes it.
     #[arg(long, default_value = "target/kernel-shim/libcuda.so.1")]
     shim: PathBuf,
+    /// Settings of the queue as in `[kernel_rules]` of an agent, such as "recall = true"; the others are the defaults.
+    #[arg(long, default_value = "")]
+    rules: String,
     /// File for the result.
     #[arg(long)]
     out: Option<PathBuf>,
@@ -150,6 +154,7 @@ fn main() -> Result<()> {
         "machine": machine::facts(),
         "tasks": arguments.tasks,
         "switch_us": arguments.switch_us,
+        "rules": arguments.rules,
         "scenes": rows,
     });
     machine::report(&result, arguments.out.as_deref())
@@ -211,10 +216,7 @@ fn stage(
         stand_in: arguments.stand_in.clone(),
         shim: arguments.shim.clone(),
         switch_us: arguments.switch_us,
-        rules: QueueRules {
-            switch: Nanos::from_micros(arguments.switch_us),
-            ..QueueRules::default()
-        },
+        rules: rules_with(&arguments.rules, arguments.switch_us)?,
         run_in,
         ordinary,
     };
