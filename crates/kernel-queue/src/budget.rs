@@ -25,12 +25,16 @@ pub struct GrantBudget {
     grant: Option<Grant>,
     /// What the grant waits for, if its gap has not begun.
     opening: Option<GapOpening>,
+    /// Whether a kernel was launched under the grant.
+    is_entered: bool,
+    /// When the kernels in flight will have ended, by their predicted times.
+    busy_until: Nanos,
 }
 
 impl GrantBudget {
     /// Returns an empty budget, without a grant.
     pub const fn new() -> Self {
-        Self { grant: None, opening: None }
+        Self { grant: None, opening: None, is_entered: false, busy_until: Nanos::ZERO }
     }
 
     /// Accepts a grant. A grant that is older than the current one is ignored.
@@ -45,7 +49,7 @@ impl GrantBudget {
 
     fn hold(&mut self, grant: Grant, opening: Option<GapOpening>) {
         if self.grant.is_none_or(|held| held.number < grant.number) {
-            (self.grant, self.opening) = (Some(grant), opening);
+            (self.grant, self.opening, self.is_entered) = (Some(grant), opening, false);
         }
     }
 
@@ -102,16 +106,26 @@ impl GrantBudget {
                 GrantKind::Gap | GrantKind::Colocated => return LaunchDecision::Request,
             },
         };
-        let begins = now.max(grant.from);
-        let ends_in_time = !grant.kind.ends_with_gap() || begins.plus(cost) <= grant.until;
-        if cost > grant.budget || !ends_in_time {
+        let entry = if self.is_entered { Nanos::ZERO } else { grant.entry() };
+        let begins = now.max(grant.from).plus(entry);
+        let ends_in_time = |begins: Nanos| {
+            !grant.kind.ends_with_gap() || begins.plus(cost) <= grant.until
+        };
+        if cost > grant.budget || !ends_in_time(begins) {
             return LaunchDecision::Request;
         }
         if self.opening.is_some() || now < grant.from || in_flight >= grant.in_flight {
             return LaunchDecision::Wait;
         }
+        // It follows the kernels in flight. If there is no time for it then, they possibly end sooner.
+        let begins = if in_flight == 0 { begins } else { begins.max(self.busy_until) };
+        if !ends_in_time(begins) {
+            return LaunchDecision::Wait;
+        }
         grant.budget = grant.budget.minus(cost);
         grant.launches -= 1;
+        self.is_entered = true;
+        self.busy_until = begins.plus(cost);
         LaunchDecision::Launch
     }
 }

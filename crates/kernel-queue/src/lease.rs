@@ -80,6 +80,19 @@ pub struct Grant {
     pub yields: bool,
 }
 
+impl Grant {
+    /// Returns how long the device needs before the first kernel runs, to change to the session's context. It is what
+    /// the budget leaves of the span. For a single launch, the span ends earlier instead.
+    pub fn entry(&self) -> Nanos {
+        let span = self.until.minus(self.from);
+        if self.kind.ends_with_gap() && self.launches > 1 {
+            span.minus(self.budget)
+        } else {
+            Nanos::ZERO
+        }
+    }
+}
+
 /// What a grant that is given ahead of a gap waits for.
 ///
 /// The gap is expected to begin after a launch that the holder has not made yet. The session observes that launch on the

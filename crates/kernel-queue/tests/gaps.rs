@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use scene::{K0, K1, Scene, first, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::{
-    Dims, GateState, GrantBudget, GrantKind, GrantSize, KernelId, KernelSample, LaunchDecision,
+    Dims, GateState, Grant, GrantBudget, GrantKind, GrantSize, KernelId, KernelSample, LaunchDecision,
     Nanos, QueueAction, QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
 };
 
@@ -366,8 +366,8 @@ fn several_fills_of_a_gap_change_contexts_once() {
     scene.sync(1);
     let first = granted(&scene.request(2, K0), 2).unwrap();
     assert_eq!(
-        (first.until, first.budget),
-        (us(900), us(850)),
+        (first.until, first.budget, first.entry()),
+        (us(1_050), us(850), us(150)),
         "the device changes contexts first"
     );
     scene.started(2, K0, first);
@@ -379,6 +379,7 @@ fn several_fills_of_a_gap_change_contexts_once() {
 
     let next = granted(&next, 2).unwrap();
     assert_eq!((next.until, next.budget), (us(1_050), us(600)), "and not again");
+    assert_eq!(next.entry(), Nanos::ZERO);
 }
 
 /// Returns when a holder is ordered to bring the device back, and at how many launches.
@@ -404,7 +405,7 @@ fn the_holder_of_a_filled_gap_is_ordered_to_bring_the_device_back_one_switch_bef
     };
 
     assert_eq!(orders(rules), (Some((1, us(900), 0)), us(900)));
-    assert_eq!(orders(QueueRules { recall: false, ..rules }), (None, us(900)));
+    assert_eq!(orders(QueueRules { recall: false, ..rules }), (None, us(1_050)));
     assert_eq!(orders(rules.without_switches()), (None, us(1_050)));
 }
 
@@ -631,4 +632,52 @@ fn the_gaps_of_a_program_whose_kernels_all_have_new_shapes_are_filled() {
     }
 
     assert!(filled.len() >= 25 && filled[0] <= 12, "{filled:?}");
+}
+
+/// A grant of 1 ms of which the switch to the session's context takes 150 µs.
+fn with_a_switch(in_flight: u16) -> (GrantBudget, GateState) {
+    let gate = GateState::default();
+    let grant = Grant {
+        number: 1,
+        gate,
+        kind: GrantKind::Gap,
+        from: us(100),
+        until: us(1_100),
+        budget: us(850),
+        launches: u16::MAX,
+        in_flight,
+        yields: false,
+    };
+    let mut budget = GrantBudget::default();
+    budget.receive(grant);
+    (budget, gate)
+}
+
+#[test]
+fn the_switch_to_a_session_takes_time_from_its_first_kernel_and_from_no_other() {
+    let (mut budget, gate) = with_a_switch(1);
+    assert_eq!({ budget }.spend(Some(us(850)), gate, 0, us(100)), LaunchDecision::Launch);
+    let late = us(151);
+    assert_eq!({ budget }.spend(Some(us(800)), gate, 0, late), LaunchDecision::Request);
+
+    assert_eq!(budget.spend(Some(us(400)), gate, 0, us(110)), LaunchDecision::Launch);
+    assert_eq!({ budget }.spend(Some(us(401)), gate, 0, us(700)), LaunchDecision::Request);
+    assert_eq!(budget.spend(Some(us(400)), gate, 0, us(700)), LaunchDecision::Launch);
+}
+
+#[test]
+fn a_kernel_behind_others_in_flight_is_launched_if_all_of_them_end_in_time() {
+    let (mut budget, gate) = with_a_switch(2);
+    assert_eq!(budget.spend(Some(us(400)), gate, 0, us(100)), LaunchDecision::Launch);
+    // The first one runs until 650 µs.
+    assert_eq!({ budget }.spend(Some(us(450)), gate, 1, us(120)), LaunchDecision::Launch);
+    assert_eq!({ budget }.spend(Some(us(449)), gate, 1, us(120)), LaunchDecision::Launch);
+    let mut longer = budget;
+    longer.receive(Grant { number: 2, budget: us(900), ..*budget.grant().unwrap() });
+    assert_eq!({ longer }.spend(Some(us(451)), gate, 1, us(120)), LaunchDecision::Wait);
+    assert_eq!(
+        { longer }.spend(Some(us(451)), gate, 0, us(520)),
+        LaunchDecision::Launch,
+        "the first one ended sooner than predicted"
+    );
 }

@@ -146,9 +146,7 @@ impl KernelQueue {
         });
         let Some(request) = request else { return };
         let cost = request.predicted.unwrap_or_default();
-        // Without a recall, the switch to the filler is taken off the end: kernels that begin in time end in time.
-        let length = if self.rules.recall { idle } else { idle.minus(switch) };
-        let length = length.min(self.rules.grant_max.max(cost));
+        let length = idle.min(self.rules.grant_max.max(cost));
         let opening = GapOpening {
             launches: gap.launches,
             kernel: gap.kernel,

@@ -87,12 +87,15 @@ impl KernelQueue {
             let longest =
                 if self.is_holder_absent() { ABSENT_GRANT_MAX } else { self.rules.grant_max };
             let until = end.min(from.plus(longest.max(cost)));
-            let (budget, launches) = match self.rules.grants {
-                GrantSize::Kernel => (cost, 1),
+            let until_of_one = until.min(from.plus(idle));
+            let (until, budget, launches) = match self.rules.grants {
+                GrantSize::Kernel => (until_of_one, cost, 1),
                 // How long an unknown kernel takes is not known, so the next launch needs a new
                 // request.
-                GrantSize::Gap if request.predicted.is_none() => (until.minus(from), 1),
-                GrantSize::Gap => (until.minus(from).min(idle), u16::MAX),
+                GrantSize::Gap if request.predicted.is_none() => {
+                    (until_of_one, until_of_one.minus(from), 1)
+                }
+                GrantSize::Gap => (until, until.minus(from).min(idle), u16::MAX),
             };
             let kind = window.kind;
             let paid = AgeingPrice::NOTHING;
@@ -227,14 +230,9 @@ impl KernelQueue {
             self.schedule_look();
         }
         request.zip(enters).map(|(request, enters)| {
-            let end = match window {
-                // A lapse grant has no predicted end.
-                IdleWindow { end: Nanos::MAX, .. } => Nanos::MAX,
-                // The switch to the filler is a part of the time, and not of its kernels' time.
-                IdleWindow { returns: Some(_), .. } => end_of_fills,
-                IdleWindow { end, .. } => end.minus(enters),
-            };
-            (request, from, end, idle.minus(enters))
+            // A lapse grant has no predicted end. The switch to the filler is a part of the time, and not of its
+            // kernels' time.
+            (request, from, end_of_fills, idle.minus(enters))
         })
     }
 
