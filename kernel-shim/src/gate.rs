@@ -132,6 +132,12 @@ fn wake_all(bell: &AtomicU32) {
     }
 }
 
+/// Returns whether a holder's report of the end of its work may wait for the next report.
+#[inline]
+pub fn reports_may_wait() -> bool {
+    page().is_some_and(GatePage::reports_may_wait)
+}
+
 /// Returns the queue's last heartbeat on the page.
 pub fn heartbeat() -> Option<Nanos> {
     page().map(GatePage::heartbeat)

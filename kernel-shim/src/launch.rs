@@ -258,9 +258,14 @@ pub fn report_idle(number: u64) {
     if mark_synced(number) || returned.is_some() {
         let extra = returned.map_or(0, |grant| grant.saturating_add(1));
         let at = clock::now().get();
-        // A gap begins: the sooner the queue knows it, the more of it can be filled.
         let kind = RecordKind::Sync;
-        ring::push_urgent(RingRecord { kind, kernel: 0, launch: number, at, extra });
+        let record = RingRecord { kind, kernel: 0, launch: number, at, extra };
+        if terms::role() == terms::HOLD && gate::reports_may_wait() {
+            ring::push(record);
+        } else {
+            // A gap begins: the sooner the queue knows it, the more of it can be filled.
+            ring::push_urgent(record);
+        }
     }
 }
 

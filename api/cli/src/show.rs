@@ -479,15 +479,9 @@ mod tests {
                 "40 kernels reported; 0 of 2 session threads have raised priority"
             ]
         );
-        let ahead = KernelQueueUse {
-            grants_ahead: Some(9),
-            grants_ahead_used: Some(7),
-            ..queue_use(1, 0)
-        };
-        assert_eq!(
-            queue_line(&ahead),
-            "40 kernels reported; 7 of 9 grants ahead of gaps used"
-        );
+        let ahead =
+            KernelQueueUse { grants_ahead: Some(9), grants_ahead_used: Some(7), ..queue_use(1, 0) };
+        assert_eq!(queue_line(&ahead), "40 kernels reported; 7 of 9 grants ahead of gaps used");
         assert_eq!(
             queue_line(&queue_use(0, 0)),
             "no kernel was intercepted: its programs bypass the shim, or launched none"

@@ -64,6 +64,7 @@ pub struct GatePage {
     // Pages of agents before version 5 of the protocol have zeros here, and nobody uses them.
     last: LastLine,
     wait: WaitLine,
+    reports: GateLine,
 }
 
 const _: () = assert!(size_of::<GatePage>() == GATE_BYTES);
@@ -136,6 +137,16 @@ impl GatePage {
     /// Returns the bell, to sleep on it.
     pub const fn bell(&self) -> &AtomicU32 {
         &self.wait.bell
+    }
+
+    /// Sets whether holders may report the ends of their work a moment later. Only the queue calls this.
+    pub fn let_reports_wait(&self, may_wait: bool) {
+        self.reports.0.store(may_wait.into(), Ordering::Release);
+    }
+
+    /// Returns whether a holder may report the end of its work with its next report, instead of at once.
+    pub fn reports_may_wait(&self) -> bool {
+        self.reports.0.load(Ordering::Acquire) != 0
     }
 
     /// Sets the epoch. Only the queue calls this.

@@ -57,6 +57,16 @@ fn a_holder_rings_once_for_the_launch_that_is_awaited_or_a_later_one() {
 }
 
 #[test]
+fn reports_of_ends_wait_only_while_the_queue_allows_it() {
+    let page = GatePage::default();
+    assert!(!page.reports_may_wait(), "nor do they with a queue that knows nothing of this");
+    page.let_reports_wait(true);
+    assert!(page.reports_may_wait());
+    page.let_reports_wait(false);
+    assert!(!page.reports_may_wait());
+}
+
+#[test]
 fn a_queue_is_silent_after_its_last_frame_or_heartbeat_and_future_heartbeats_are_ignored() {
     let dead = QUEUE_DEAD_AFTER;
     let at = Nanos::from_millis(1_000);

@@ -108,9 +108,8 @@ impl GrantBudget {
         };
         let entry = if self.is_entered { Nanos::ZERO } else { grant.entry() };
         let begins = now.max(grant.from).plus(entry);
-        let ends_in_time = |begins: Nanos| {
-            !grant.kind.ends_with_gap() || begins.plus(cost) <= grant.until
-        };
+        let ends_in_time =
+            |begins: Nanos| !grant.kind.ends_with_gap() || begins.plus(cost) <= grant.until;
         if cost > grant.budget || !ends_in_time(begins) {
             return LaunchDecision::Request;
         }

@@ -13,6 +13,8 @@ use tessera_kernel_queue::{
 const TASK: u16 = 10;
 const BURST: Nanos = us(60);
 const GAP: Nanos = ms(2);
+/// How much later than expected a launch may come.
+const LATE_MAX: Nanos = ms(5);
 
 /// A holder that repeats a task, and a filler with kernels of 200 µs.
 struct Repeating {
@@ -268,4 +270,42 @@ fn a_kernel_that_fits_no_gap_ages_although_small_ones_of_another_session_are_gra
         assert!(play.scene.now < ms(4_000), "it was never granted");
     }
     assert!(play.scene.queue.counters().grants > 100);
+}
+
+#[test]
+fn reports_of_a_holder_may_wait_while_it_repeats_itself_or_nobody_waits_for_its_gaps() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(5);
+    assert!(play.scene.queue.reports_may_wait(), "no launch waits");
+    // This one fits no gap.
+    play.scene.request(2, KernelIndex::new(1));
+    assert!(!play.scene.queue.reports_may_wait(), "its gaps are not known in advance");
+
+    play.play_to(73);
+    assert!(play.scene.queue.reports_may_wait());
+    let next = play.scene.now.plus(LATE_MAX).plus(us(60));
+    play.scene.wait(next);
+    play.scene.alive(&[1, 2]);
+    assert!(!play.scene.queue.reports_may_wait(), "it does something else");
+}
+
+#[test]
+fn reports_are_prompt_for_launches_that_are_not_granted_ahead() {
+    let may_wait = |rules: QueueRules, reads_gate: bool| {
+        let mut play = Repeating::new(rules);
+        if !reads_gate {
+            play.scene.leave(2);
+            play.scene.join(3, 5, profile(&[(us(200), Nanos::ZERO)]));
+            play.scene.request(3, K0);
+        }
+        play.play_to(73);
+        play.scene.request(if reads_gate { 2 } else { 3 }, K0);
+        play.scene.queue.reports_may_wait()
+    };
+    let rules = QueueRules::default();
+
+    assert!(may_wait(rules, true));
+    assert!(!may_wait(rules, false), "its shim knows nothing of such grants");
+    assert!(!may_wait(QueueRules { ahead: false, ..rules }, true));
+    assert!(!may_wait(rules.over_mps(), true));
 }

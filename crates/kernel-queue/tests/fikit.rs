@@ -173,7 +173,9 @@ fn a_gap_of_exactly_epsilon_is_not_filled_and_a_longer_one_is() {
     for (idle, expected) in [(100, 0), (101, 1)] {
         let mut waiting = WaitingLaunches::default();
         let launch = (SessionId::new(1), 0);
-        waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1), WaitStart::default()).unwrap();
+        waiting
+            .push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1), WaitStart::default())
+            .unwrap();
         let mut gone = 0;
         fill_gap(&mut waiting, Some(Nanos::from_micros(idle)), |_| gone += 1);
         assert_eq!(gone, expected, "{idle} µs");
@@ -184,6 +186,8 @@ fn a_gap_of_exactly_epsilon_is_not_filled_and_a_longer_one_is() {
 fn a_gap_of_unknown_length_is_not_filled() {
     let mut waiting = WaitingLaunches::default();
     let launch = (SessionId::new(1), 0);
-    waiting.push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1), WaitStart::default()).unwrap();
+    waiting
+        .push(Priority::DEFAULT, launch, KernelIndex::new(0), time(1), WaitStart::default())
+        .unwrap();
     fill_gap(&mut waiting, None, |_| panic!("nothing is known about this gap"));
 }

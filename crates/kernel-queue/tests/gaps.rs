@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 
 use scene::{K0, K1, Scene, first, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::{
-    Dims, GateState, Grant, GrantBudget, GrantKind, GrantSize, KernelId, KernelSample, LaunchDecision,
-    Nanos, QueueAction, QueueEvent, QueueRules, Role, SessionId, TaskKey, TaskProfile,
+    Dims, GateState, Grant, GrantBudget, GrantKind, GrantSize, KernelId, KernelSample,
+    LaunchDecision, Nanos, QueueAction, QueueEvent, QueueRules, Role, SessionId, TaskKey,
+    TaskProfile,
 };
 
 /// Tests on a device without context switches.

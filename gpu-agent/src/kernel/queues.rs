@@ -75,6 +75,8 @@ struct OpenSlice {
     pinged_at: Nanos,
     /// The page's count of launches, and when it last changed.
     counted: (u64, Nanos),
+    /// Whether the page allows holders to report the ends of their work later.
+    reports_may_wait: bool,
 }
 
 struct OpenSession {
@@ -394,6 +396,7 @@ impl GpuQueues {
             }
         }
         self.effects = effects;
+        slice.write_reports_may_wait();
         for (session, why) in closed {
             if let Some(opened) = self.sessions_by_id.remove(&session) {
                 opened.port.close(why);
@@ -457,7 +460,8 @@ impl OpenSlice {
         let gate = open_page(settings, name, owner, (epoch, now));
         let queue = SliceQueue::new(settings.rules, GateState { epoch, launches: 0 }, now);
         let (heartbeat_at, pinged_at, counted) = (now, now, (0, now));
-        Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted }
+        let reports_may_wait = false;
+        Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted, reports_may_wait }
     }
 
     /// Gives the processes of another account their own page. Attempts of the earlier account are over, but the
@@ -477,6 +481,7 @@ impl OpenSlice {
         }
         self.owner = owner;
         self.gate = open_page(settings, name, owner, (self.epoch, now));
+        self.reports_may_wait = false;
         self.counted = (0, now);
         self.queue.set_launch_count(0);
     }
@@ -485,6 +490,15 @@ impl OpenSlice {
         self.epoch = epoch;
         if let Some(gate) = &self.gate {
             gate.page().set_epoch(epoch);
+        }
+    }
+
+    fn write_reports_may_wait(&mut self) {
+        let may_wait = self.queue.reports_may_wait();
+        if std::mem::replace(&mut self.reports_may_wait, may_wait) != may_wait
+            && let Some(gate) = &self.gate
+        {
+            gate.page().let_reports_wait(may_wait);
         }
     }
 

@@ -16,7 +16,7 @@ use super::grants::GrantTerms;
 use super::session::QueueSession;
 use crate::action::Role;
 use crate::course::CourseStep;
-use crate::ids::KernelIndex;
+use crate::ids::{KernelIndex, SessionId};
 use crate::lease::{GapOpening, GrantKind, GrantLease, LastLaunch};
 use crate::predict::{CurrentGap, GapPrediction};
 use crate::rules::{GrantSize, KernelSharing};
@@ -122,9 +122,7 @@ impl KernelQueue {
 
     /// Grants the next gap that is long enough, if it can be expected.
     pub(super) fn grant_ahead(&mut self) {
-        let is_possible = self.rules.ahead
-            && self.rules.sharing == KernelSharing::Interleaved
-            && self.rules.grants == GrantSize::Gap
+        let is_possible = self.grants_gaps_ahead()
             && self.may_grant_gap()
             // A gap that is used may last longer than predicted.
             && !self.is_entered();
@@ -168,6 +166,36 @@ impl KernelQueue {
                 paid: AgeingPrice::NOTHING,
             },
         );
+    }
+
+    /// Returns whether the holders' reports of the ends of their work may wait for a moment.
+    ///
+    /// Such a report wakes two threads at the begin of each gap, next to the holder's own. It is of use only if a launch
+    /// waits that may run in the gap. If the holder goes on as expected, the gaps that are long enough are granted ahead.
+    pub fn reports_may_wait(&self) -> bool {
+        if self.waiting.is_empty() {
+            return true;
+        }
+        let reads = |session: SessionId| {
+            self.index_of(session).is_ok_and(|at| self.sessions[at].reads_gate)
+        };
+        self.grants_gaps_ahead()
+            && self.only_holder().is_some_and(|holder| self.is_on_course(holder))
+            && self.waiting.all().all(|request| reads(request.session))
+    }
+
+    /// Returns whether the rules allow grants ahead.
+    fn grants_gaps_ahead(&self) -> bool {
+        self.rules.ahead
+            && self.rules.sharing == KernelSharing::Interleaved
+            && self.rules.grants == GrantSize::Gap
+    }
+
+    /// Returns whether a holder's next launch is known, and not overdue.
+    fn is_on_course(&self, holder: usize) -> bool {
+        let session = &self.sessions[holder];
+        let next = session.course.as_ref().and_then(|course| course.upcoming().next());
+        next.is_some_and(|step| session.launched.0.plus(step.since).plus(LATE_MAX) >= self.now)
     }
 
     /// Returns the holder, if there is one that shows its launches on the gate page and whose predicted ends are right.

@@ -256,8 +256,7 @@ impl KernelQueue {
         let cost = took.unwrap_or(Nanos::ZERO);
         let kind = self.sessions[at].lease.filter(|lease| Some(lease.grant.number) == grant);
         let opening = kind.and_then(|lease| lease.opening);
-        let opens_ahead =
-            kind.is_some_and(|lease| lease.given_ahead && lease.spent == Nanos::ZERO);
+        let opens_ahead = kind.is_some_and(|lease| lease.given_ahead && lease.spent == Nanos::ZERO);
         if let Some(opening) = opening {
             self.entered_at = self.entered_at.max(opening.launches);
         } else if let Some(lease) = kind

@@ -234,6 +234,11 @@ impl SliceQueue {
         self.queue.waiting().iter().count()
     }
 
+    /// Returns whether holders may report the ends of their work a moment later.
+    pub fn reports_may_wait(&self) -> bool {
+        self.queue.reports_may_wait()
+    }
+
     /// Returns the sessions in which a launch may be waiting. They need heartbeats from the queue.
     pub fn blocked_sessions(&self) -> impl Iterator<Item = SessionId> {
         self.queue.blocked_sessions()
