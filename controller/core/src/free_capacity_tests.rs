@@ -409,7 +409,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_round_without_a_search_would_have_started_nothing(
+    fn a_round_without_a_search_would_have_started_nothing_or_it_starts_within_a_second(
         policy in prop::sample::select(vec!["tessera", "scheme-b", "static", "exclusive"]),
         gpus in 1_usize..4,
         learns in any::<bool>(),
@@ -426,7 +426,19 @@ proptest! {
                 Event::End(place) => rig.end(place),
                 Event::Wait(millis) => rig.wait(millis),
             };
-            prop_assert_eq!(apply(&mut rig), apply(&mut searching), "after {:?}", event);
+            let (starts, expected) = (apply(&mut rig), apply(&mut searching));
+            if starts == expected {
+                continue;
+            }
+            // An equal request was refused a moment ago. But sizes depend on how many jobs wait, so with one more of
+            // them the earlier one may fit. The next round with a search is due after a second.
+            prop_assert!(matches!(event, Event::Submit(_)) && starts.is_empty(), "after {:?}", event);
+            rig.wait(SECOND);
+            searching.wait(SECOND);
+            let running = |rig: &Rig| rig.running.keys().copied().collect::<Vec<_>>();
+            prop_assert_eq!(running(&rig), running(&searching), "a second after {:?}", event);
+            // From now on, both have other pasts.
+            return Ok(());
         }
         prop_assert!(rig.runs() <= searching.runs());
     }

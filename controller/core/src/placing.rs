@@ -33,7 +33,7 @@ const LOOK_AT_WITHOUT_GPUS: usize = 64;
 
 impl ClusterState {
     /// Returns whether the policy need not run, after inputs with this reach. Either only jobs arrived since its last
-    /// run, and each one's request is known to be impossible now. Or attempts started and ended, and nothing that is
+    /// run, and an equal request of each was refused a moment ago. Or attempts started and ended, and nothing that is
     /// free could hold a waiting job. The policy gets all of them within a second.
     pub(crate) fn is_settled(
         &mut self,
@@ -57,7 +57,7 @@ impl ClusterState {
         arrived.is_empty() || self.are_refused(arrived, now)
     }
 
-    /// Returns whether the requests of new jobs are known to be impossible now.
+    /// Returns whether requests equal to those of new jobs were refused a moment ago.
     fn are_refused(&self, arrived: &[JobId], now: Millis) -> bool {
         let refused = |job: &JobId| {
             // A job that a user cancelled in the meantime is absent.

@@ -1,6 +1,7 @@
 //! The requests that the last run of the policy could not place: an equal request needs no search
-//! as long as nothing has changed since. If only attempts started and ended since, free capacity decides whether a
-//! search is needed ([`crate::free_capacity`]).
+//! as long as nothing has changed since, for a second. One more waiting job may change the sizes that the policy chooses,
+//! and so start one that waits: such a start comes a second later at most. If only attempts started and ended since, free
+//! capacity decides whether a search is needed ([`crate::free_capacity`]).
 
 use crate::predictions::TaskFacts;
 use std::sync::Arc;
