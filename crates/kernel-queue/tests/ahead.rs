@@ -56,7 +56,7 @@ impl Repeating {
         seen
     }
 
-    /// How many grants of the filler were given ahead, and how many of them were used.
+    /// Returns how many grants of the filler were given ahead, and how many of them were used.
     fn ahead(&self) -> (u64, u64) {
         let counters = self.scene.queue.session_counters(SessionId::new(2)).unwrap();
         (counters.grants_ahead, counters.grants_ahead_used)
