@@ -64,10 +64,12 @@ pub fn gpu_of_slice(slice: &SliceId) -> Result<GpuId> {
 ///
 /// # Errors
 ///
-/// The text is no TOML, or has a rule that does not exist.
+/// The text is no TOML, has a rule that does not exist, or sets the switch, which is the device's.
 pub fn rules_with(rules: &str, switch_us: u64) -> Result<QueueRules> {
-    let rules: QueueRules =
-        toml::from_str(rules).context("rules are lines such as \"recall = true\"")?;
+    let described = "rules are lines such as \"recall = true\"";
+    let given: toml::Table = toml::from_str(rules).context(described)?;
+    anyhow::ensure!(!given.contains_key("switch"), "the switch is the device's: use --switch-us");
+    let rules: QueueRules = given.try_into().context(described)?;
     Ok(QueueRules { switch: Nanos::from_micros(switch_us), ..rules })
 }
 

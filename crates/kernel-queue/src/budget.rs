@@ -106,14 +106,21 @@ impl GrantBudget {
                 GrantKind::Gap | GrantKind::Colocated => return LaunchDecision::Request,
             },
         };
+        if cost > grant.budget {
+            return LaunchDecision::Request;
+        }
+        if self.opening.is_some() {
+            // How much time there is follows from when the gap begins, and that may be late.
+            return LaunchDecision::Wait;
+        }
         let entry = if self.is_entered { Nanos::ZERO } else { grant.entry() };
         let begins = now.max(grant.from).plus(entry);
         let ends_in_time =
             |begins: Nanos| !grant.kind.ends_with_gap() || begins.plus(cost) <= grant.until;
-        if cost > grant.budget || !ends_in_time(begins) {
+        if !ends_in_time(begins) {
             return LaunchDecision::Request;
         }
-        if self.opening.is_some() || now < grant.from || in_flight >= grant.in_flight {
+        if now < grant.from || in_flight >= grant.in_flight {
             return LaunchDecision::Wait;
         }
         // It follows the kernels in flight. If there is no time for it then, they possibly end sooner.

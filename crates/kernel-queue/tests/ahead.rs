@@ -152,6 +152,23 @@ fn the_session_uses_the_gap_from_its_begin_without_any_message() {
 }
 
 #[test]
+fn a_session_keeps_a_grant_ahead_although_its_gap_is_late() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    let (grant, opening) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    let mut budget = GrantBudget::new();
+    budget.receive_ahead(grant, opening);
+    let gate = GateState { launches: 79, ..grant.gate };
+    let late = grant.from.plus(LATE_MAX).minus(us(100));
+
+    assert_eq!(budget.spend(Some(us(200)), gate, 0, late), LaunchDecision::Wait);
+    budget.look(LastLaunch { count: 80, kernel: KernelIndex::new(9), at: late });
+    let gate = GateState { launches: 80, ..gate };
+    let begin = late.plus(opening.busy);
+    assert_eq!(budget.spend(Some(us(200)), gate, 0, begin), LaunchDecision::Launch);
+}
+
+#[test]
 fn another_launch_than_expected_ends_the_grant_on_both_sides() {
     let mut play = Repeating::new(QueueRules::default());
     play.play_to(73);

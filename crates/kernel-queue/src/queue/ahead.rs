@@ -16,7 +16,7 @@ use super::grants::GrantTerms;
 use super::session::QueueSession;
 use crate::action::Role;
 use crate::course::CourseStep;
-use crate::ids::{KernelIndex, SessionId};
+use crate::ids::KernelIndex;
 use crate::lease::{GapOpening, GrantKind, GrantLease, LastLaunch};
 use crate::predict::{CurrentGap, GapPrediction};
 use crate::rules::{GrantSize, KernelSharing};
@@ -176,12 +176,9 @@ impl KernelQueue {
         if self.waiting.is_empty() {
             return true;
         }
-        let reads = |session: SessionId| {
-            self.index_of(session).is_ok_and(|at| self.sessions[at].reads_gate)
-        };
         self.grants_gaps_ahead()
             && self.only_holder().is_some_and(|holder| self.is_on_course(holder))
-            && self.waiting.all().all(|request| reads(request.session))
+            && self.sessions.iter().all(|session| session.role != Role::Fill || session.reads_gate)
     }
 
     /// Returns whether the rules allow grants ahead.
