@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fikit::EPSILON;
 use crate::ids::KernelIndex;
 use crate::limits::PAIRS_MAX;
 use crate::sketch::Sketch;
@@ -27,6 +28,9 @@ impl KernelPair {
 
 /// Fewest gaps of a histogram that is trusted.
 const TRUSTED_SAMPLES_MIN: u32 = 8;
+/// The same if the gaps are alike: a program that repeats itself needs no more. Until then, those after the kernel alone
+/// count, and among these are others.
+const ALIKE_SAMPLES_MIN: u32 = 3;
 
 /// Twice as many slots as histograms, so that a free slot is always near.
 const SLOTS: usize = 2 * PAIRS_MAX;
@@ -94,7 +98,9 @@ impl GapHistograms {
         let of = |before| {
             let index = self.find(KernelPair { before, kernel }).ok()?;
             let sketch = &self.held[index].1;
-            (sketch.held() >= TRUSTED_SAMPLES_MIN).then_some(sketch)
+            let is_enough = sketch.held() >= TRUSTED_SAMPLES_MIN
+                || (sketch.held() >= ALIKE_SAMPLES_MIN && are_alike(sketch));
+            is_enough.then_some(sketch)
         };
         before.and_then(|before| of(Some(before))).or_else(|| of(None))
     }
@@ -173,6 +179,12 @@ impl GapHistograms {
     }
 }
 
+/// Returns whether all gaps are about as long, or too short to be filled.
+fn are_alike(sketch: &Sketch) -> bool {
+    let longest = sketch.longest();
+    longest.minus(sketch.shortest()) <= Nanos::new(longest.get() / 4).max(EPSILON)
+}
+
 /// Returns the slot at which the search for a pair starts (Fibonacci hashing).
 fn start(pair: KernelPair) -> usize {
     let before = pair.before.map_or(u16::MAX, KernelIndex::get);
@@ -209,5 +221,26 @@ impl TryFrom<Vec<(KernelPair, Sketch)>> for GapHistograms {
             *histograms.entry(pair).ok_or(BadPairs { pairs })? = sketch;
         }
         Ok(histograms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_gaps_are_enough_if_they_are_alike() {
+        let (before, kernel) = (Some(KernelIndex::new(1)), KernelIndex::new(2));
+        let held = |micros: &[u64]| {
+            let mut gaps = GapHistograms::default();
+            micros.iter().for_each(|gap| gaps.add(before, kernel, Nanos::from_micros(*gap)));
+            gaps.trusted(before, kernel).is_some()
+        };
+
+        assert!(!held(&[1_000, 1_100]));
+        assert!(held(&[1_000, 1_100, 1_200]));
+        assert!(held(&[0, 0, 90]), "too short to be filled");
+        assert!(!held(&[0, 1_000, 1_000]));
+        assert!(held(&[0, 1_000, 1_000, 0, 0, 1_000, 0, 1_000]));
     }
 }

@@ -61,6 +61,11 @@ impl Sketch {
         self.held
     }
 
+    /// Returns the shortest gap in the histogram. [`Nanos::MAX`] if there is none.
+    pub const fn shortest(&self) -> Nanos {
+        self.shortest
+    }
+
     /// Returns the longest gap in the histogram.
     pub const fn longest(&self) -> Nanos {
         self.longest

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use scene::{K0, K1, Scene, first, granted, kernel_id, ms, profile, role_sent, us};
 use tessera_kernel_queue::{
-    Dims, GateState, Grant, GrantBudget, GrantKind, GrantSize, KernelId, KernelSample,
+    Dims, GateState, Grant, GrantBudget, GrantKind, GrantSize, KernelId, KernelIndex, KernelSample,
     LaunchDecision, Nanos, QueueAction, QueueEvent, QueueRules, Role, SessionId, TaskKey,
     TaskProfile,
 };
@@ -58,13 +58,74 @@ fn a_synchronising_call_starts_the_gap() {
     let mut scene = pair(plain());
     scene.launch(1, K0);
     // The kernel took longer than predicted.
-    scene.now = us(80);
+    scene.now = us(380);
     scene.sync(1);
-    scene.now = us(100);
+    scene.now = us(400);
 
     let grant = granted(&scene.request(2, K0), 2).unwrap();
 
-    assert_eq!((grant.from, grant.until), (us(100), us(2_080)));
+    assert_eq!((grant.from, grant.until), (us(400), us(2_380)));
+}
+
+#[test]
+fn a_gap_is_measured_from_its_predicted_begin_if_a_call_returns_a_little_later_and_from_the_return_if_that_is_earlier()
+ {
+    let until = |returns: Nanos| {
+        let mut scene = pair(plain());
+        scene.launch(1, K0);
+        scene.now = returns;
+        scene.sync(1);
+        granted(&scene.request(2, K0), 2).unwrap().until
+    };
+
+    // A thread is woken later than the device ends.
+    assert_eq!(until(us(150)), us(2_050));
+    assert_eq!(until(us(40)), us(2_040));
+}
+
+#[test]
+fn launches_before_the_device_is_idle_do_not_shorten_the_predictions_of_gaps() {
+    let mut scene = Scene::new(plain());
+    // Nothing is known of the gaps of the other kernels.
+    let mut kernels = profile(&[(us(50), ms(2)); 9]);
+    for other in 1..9 {
+        kernels.pairs.forget(KernelIndex::new(other));
+    }
+    scene.join(1, 0, kernels);
+    scene.join(2, 5, profile(&[(us(200), Nanos::ZERO)]));
+    // After kernel 0, a gap is expected each time. But the next launch is made before the device is idle.
+    for other in 1..9 {
+        scene.launch(1, KernelIndex::new(other));
+        scene.launch(1, K0);
+    }
+    assert_eq!(scene.queue.counters().gaps_seen, 7);
+    scene.request(2, K0);
+    scene.now = ms(10);
+
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+
+    // Less by the width of a bucket's part.
+    assert!(grant.until.minus(grant.from) > us(1_990));
+}
+
+#[test]
+fn the_switch_back_to_a_holder_is_a_part_of_the_time_after_which_it_is_idle() {
+    let rules = QueueRules::default();
+    let mut scene = pair(rules);
+    scene.request(2, K0);
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+    assert_eq!(grant.from, us(50));
+    scene.now = us(60);
+    scene.started(2, K0, grant);
+    scene.now = us(1_000);
+    scene.done(2);
+    scene.request(2, K0);
+    scene.now = ms(3);
+
+    // The filler's kernel ran last.
+    let grant = granted(&scene.launch(1, K0), 2).unwrap();
+
+    assert_eq!(grant.from, ms(3).plus(rules.switch).plus(us(50)));
 }
 
 #[test]
@@ -73,12 +134,12 @@ fn a_gap_that_is_reported_late_is_granted_from_now_to_its_own_end() {
     scene.launch(1, K0);
     let sync = QueueEvent::Sync { session: SessionId::new(1), returns: None };
     // Its report took 300 µs.
-    scene.queue.note(sync, us(80), us(380));
-    scene.now = us(380);
+    scene.queue.note(sync, us(380), us(680));
+    scene.now = us(680);
 
     let grant = granted(&scene.request(2, K0), 2).unwrap();
 
-    assert_eq!((grant.from, grant.until), (us(380), us(2_080)));
+    assert_eq!((grant.from, grant.until), (us(680), us(2_380)));
 }
 
 #[test]

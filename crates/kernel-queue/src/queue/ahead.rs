@@ -225,11 +225,20 @@ impl KernelQueue {
         // If it is late, so is the gap.
         let mut at = launched_at.plus(self.now.minus(next_at));
         let mut before = session.last;
+        let (mut tail, mut burst) = (self.tail, session.gap.map_or(Nanos::ZERO, |gap| gap.took));
         while let Some((launches, step)) = steps.next() {
             at = at.plus(step.since);
             if at > latest {
                 return None;
             }
+            if tail <= at {
+                burst = Nanos::ZERO;
+            }
+            let took = profile.took(step.kernel);
+            burst = burst.plus(took.unwrap_or_default());
+            // Without its own time, what it was last time counts.
+            tail =
+                took.map_or_else(|| tail.max(at.plus(step.busy)), |took| tail.max(at).plus(took));
             let was_idle = steps.peek().map(|(_, next)| next.since.minus(step.busy));
             if was_idle.is_some_and(|idle| idle > needed) && profile.took(step.kernel).is_some() {
                 let gap = CurrentGap { before, kernel: step.kernel, elapsed: Nanos::ZERO };
@@ -237,8 +246,9 @@ impl KernelQueue {
                 if let GapPrediction::Idle(length) = predicted
                     && length > needed
                 {
-                    let begin = at.plus(step.busy);
-                    let (kernel, busy) = (step.kernel, step.busy);
+                    let delay = session.ends.entry_delay(burst);
+                    let (begin, length) = (tail.plus(delay), length.minus(delay));
+                    let (kernel, busy) = (step.kernel, begin.minus(at));
                     let wake = self.wake_before(holder, begin, launches);
                     return Some(ExpectedGap { launches, kernel, busy, begin, length, wake });
                 }

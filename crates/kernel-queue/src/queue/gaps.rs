@@ -197,7 +197,7 @@ impl KernelQueue {
         if !self.may_grant_gap() {
             return None;
         }
-        let from = self.now.max(self.tail).plus(self.granted_gap_time());
+        let from = self.now.max(self.tail).max(window.begin).plus(self.granted_gap_time());
         let absent = self.now.minus(window.begin);
         let is_holder_absent = self.is_holder_absent();
         // A session that has the device launches at once.
@@ -306,7 +306,7 @@ impl KernelQueue {
                 return None;
             };
             let session = &self.sessions[at];
-            let begin = session.gap.map_or(session.active_at, |gap| gap.from);
+            let begin = session.gap.map_or(session.active_at, |gap| gap.surely_from);
             window.begin = window.begin.max(begin);
             if end < window.end {
                 let recalls = self.rules.recall && self.rules.switch > Nanos::ZERO;

@@ -63,6 +63,8 @@ pub(super) enum KernelLoss {
 const UNKNOWN_OVERDUE: Nanos = Nanos::from_millis(1_000);
 /// The same span for a measured kernel, in addition to four times its predicted time.
 const OVERDUE: Nanos = Nanos::from_millis(100);
+/// How much later than its predicted end a thread notices the end of the device's work, at most, if the prediction was right.
+const NOTICE_MAX: Nanos = Nanos::from_micros(250);
 /// How long after a fill the samples of a holder's gaps are not used, since they arrive late.
 const FILL_CLOUDS: Nanos = Nanos::from_millis(100);
 
@@ -99,7 +101,10 @@ impl KernelQueue {
         }
         let profile = &self.tasks[self.sessions[at].task].profile;
         let (took, is_measured) = (profile.took(kernel), profile.is_measured());
-        let begins = if is_past { self.at } else { self.tail.max(self.at) };
+        let id = self.sessions[at].id;
+        let is_back = !is_past && self.context.is_some_and(|context| context != id);
+        let switch = if is_back { self.rules.switch } else { Nanos::ZERO };
+        let begins = if is_past { self.at } else { self.tail.max(self.at).plus(switch) };
         let from = begins.plus(took.unwrap_or(Nanos::ZERO));
         self.tail = self.tail.max(from);
         self.served = self.served.plus(took.unwrap_or(Nanos::ZERO));
@@ -110,14 +115,16 @@ impl KernelQueue {
         let before = session.last.replace(kernel);
         session.active_at = self.now;
         let known = is_measured && took.is_some() && running.is_none_or(|gap| gap.known);
-        let burst = running.map_or(Nanos::ZERO, |gap| gap.took);
+        let burst = running.filter(|gap| gap.from > self.at).map_or(Nanos::ZERO, |gap| gap.took);
+        let burst = burst.plus(took.unwrap_or_default());
         session.gap = Some(OpenGap {
             before,
             kernel,
             from,
+            surely_from: from.plus(session.ends.entry_delay(burst)),
             idle: false,
             known,
-            took: burst.plus(took.unwrap_or_default()),
+            took: burst,
             predicted_end: None,
             filled: is_past && count == self.entered_at,
             recall_at: None,
@@ -166,7 +173,9 @@ impl KernelQueue {
         let Some(predicted_end) = gap.predicted_end else { return };
         let session = &mut self.sessions[at];
         let early = self.at < predicted_end;
-        if let GapPredictor::Pairs { risk_thousandths } = self.rules.predictor {
+        // A launch before the device is idle begins no gap, so it says nothing about how long gaps last.
+        let was_gap = gap.idle || lasted > Nanos::ZERO;
+        if let (true, GapPredictor::Pairs { risk_thousandths }) = (was_gap, self.rules.predictor) {
             session.correction.learn(early, risk_thousandths);
         }
         let granted = self
@@ -391,9 +400,14 @@ impl KernelQueue {
         let session_state = &mut self.sessions[at];
         if let Some(gap) = &mut session_state.gap {
             if gap.known && !gap.idle {
-                session_state.ends.learn(gap.took, self.at.minus(gap.from));
+                session_state.ends.learn(gap.took, self.at.minus(gap.from), gap.filled);
             }
-            (gap.from, gap.idle) = (self.at, true);
+            // The device ends a little before a thread notices it. Where predicted ends are right, gaps are measured from them.
+            let is_right = gap.known && !gap.idle && session_state.ends.are_trusted();
+            if !is_right || self.at < gap.from || self.at.minus(gap.from) > NOTICE_MAX {
+                gap.from = self.at;
+            }
+            (gap.surely_from, gap.idle) = (gap.from, true);
             self.predict_gap(at);
         }
         let lease = self.sessions[at].lease;

@@ -28,11 +28,13 @@ pub(super) struct LeaseBasis {
     pub paid: AgeingPrice,
 }
 
-/// Whether predicted ends of a holder's kernels were right recently.
+/// Whether predicted ends of a holder's kernels were right recently, and how long fillers wait after them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EndTrust {
     /// How many more predictions must be right before they are used again.
     to_prove: u8,
+    /// How long after the predicted end of long work the first filler may launch.
+    delay: Nanos,
 }
 
 /// How many predicted ends must be right after a wrong one.
@@ -40,6 +42,14 @@ const ENDS_TO_PROVE: u8 = 16;
 /// A predicted end is wrong if the end is observed later than this plus an eighth of the predicted
 /// time. On a busy machine a thread may be woken that late.
 const LATE_MAX: Nanos = Nanos::from_micros(500);
+/// Work that takes longer than this may be interrupted: time slices have about 2 ms, and one may be half over.
+const SLICE_MIN: Nanos = Nanos::from_millis(1);
+/// The longest delay of fillers after such work.
+const DELAY_MAX: Nanos = Nanos::from_micros(200);
+/// How much longer the delay becomes when the end was wrong and a filler had launched.
+const DELAY_STEP: Nanos = Nanos::from_micros(50);
+/// How much shorter it becomes when the end was right. So about one in 200 such fills is too early at most.
+const DELAY_DECAY: Nanos = Nanos::new(250);
 
 impl EndTrust {
     /// Returns whether predicted ends are used.
@@ -48,13 +58,24 @@ impl EndTrust {
     }
 
     /// Learns from an end that was observed `late` after its prediction; the kernels were predicted
-    /// to take `took`.
-    pub fn learn(&mut self, took: Nanos, late: Nanos) {
-        self.to_prove = if late > LATE_MAX.plus(Nanos::new(took.get() / 8)) {
-            ENDS_TO_PROVE
-        } else {
-            self.to_prove.saturating_sub(1)
-        };
+    /// to take `took`. `filled`: whether a filler launched after the predicted end.
+    ///
+    /// If it launched before the real end, its kernel may have taken the next time slice. Then the holder's work was
+    /// interrupted, so fillers wait for a little longer from now on.
+    pub fn learn(&mut self, took: Nanos, late: Nanos, filled: bool) {
+        let is_wrong = late > LATE_MAX.plus(Nanos::new(took.get() / 8));
+        self.to_prove = if is_wrong { ENDS_TO_PROVE } else { self.to_prove.saturating_sub(1) };
+        if filled && took > SLICE_MIN {
+            self.delay = match is_wrong {
+                true => self.delay.plus(DELAY_STEP).min(DELAY_MAX),
+                false => self.delay.minus(DELAY_DECAY),
+            };
+        }
+    }
+
+    /// Returns how long after the predicted end of work that takes this long the first filler may launch.
+    pub fn entry_delay(self, took: Nanos) -> Nanos {
+        if took > SLICE_MIN { self.delay } else { Nanos::ZERO }
     }
 }
 
@@ -67,6 +88,8 @@ pub(super) struct OpenGap {
     pub kernel: KernelIndex,
     /// When the device became idle, or is predicted to.
     pub from: Nanos,
+    /// From when fillers may launch in it: later after long work ([`EndTrust::entry_delay`]).
+    pub surely_from: Nanos,
     /// Whether a synchronising call returned: the device is idle since `from`.
     pub idle: bool,
     /// Whether all kernels since the device was last idle are measured, so that `from` is known.
@@ -179,5 +202,35 @@ impl QueueSession {
             recorder: SampleRecorder::default(),
             counters: QueueCounters::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORK: Nanos = Nanos::from_millis(6);
+    const TOO_LATE: Nanos = Nanos::from_millis(2);
+
+    #[test]
+    fn fillers_wait_longer_after_long_work_that_one_of_them_interrupted_and_less_while_none_does() {
+        let mut ends = EndTrust::default();
+        ends.learn(WORK, TOO_LATE, true);
+        assert_eq!(ends.entry_delay(WORK), DELAY_STEP);
+        assert_eq!(ends.entry_delay(SLICE_MIN), Nanos::ZERO, "short work is not interrupted");
+        (0..10).for_each(|_| ends.learn(WORK, TOO_LATE, true));
+        assert_eq!(ends.entry_delay(WORK), DELAY_MAX);
+
+        (0..400).for_each(|_| ends.learn(WORK, Nanos::ZERO, true));
+        assert_eq!(ends.entry_delay(WORK), DELAY_MAX.minus(DELAY_DECAY.times(400)));
+        assert!(ends.are_trusted());
+    }
+
+    #[test]
+    fn ends_of_gaps_without_fills_change_no_delay() {
+        let mut ends = EndTrust::default();
+        ends.learn(WORK, TOO_LATE, false);
+        assert_eq!(ends.entry_delay(WORK), Nanos::ZERO);
+        assert!(!ends.are_trusted());
     }
 }
