@@ -247,7 +247,9 @@ impl KernelQueue {
                     && length > needed
                 {
                     let delay = session.ends.entry_delay(burst);
-                    let (begin, length) = (tail.plus(delay), length.minus(delay));
+                    // As late as last time, or later: more may be in the device's queue now, and reports of launches may be late.
+                    let begin = tail.max(at.plus(step.busy)).plus(delay);
+                    let length = length.minus(delay);
                     let (kernel, busy) = (step.kernel, begin.minus(at));
                     let wake = self.wake_before(holder, begin, launches);
                     return Some(ExpectedGap { launches, kernel, busy, begin, length, wake });

@@ -173,7 +173,7 @@ impl KernelQueue {
         let Some(predicted_end) = gap.predicted_end else { return };
         let session = &mut self.sessions[at];
         let early = self.at < predicted_end;
-        // A launch before the device is idle begins no gap, so it says nothing about how long gaps last.
+        // A launch before the device is idle begins no gap, and is no example of how long gaps last.
         let was_gap = gap.idle || lasted > Nanos::ZERO;
         if let (true, GapPredictor::Pairs { risk_thousandths }) = (was_gap, self.rules.predictor) {
             session.correction.learn(early, risk_thousandths);
