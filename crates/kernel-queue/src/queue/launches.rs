@@ -101,8 +101,12 @@ impl KernelQueue {
         }
         let profile = &self.tasks[self.sessions[at].task].profile;
         let (took, is_measured) = (profile.took(kernel), profile.is_measured());
-        let id = self.sessions[at].id;
-        let is_back = !is_past && self.context.is_some_and(|context| context != id);
+        // Between holders the driver changes by time slices, and not for each launch.
+        let is_holders = |context| {
+            let mut holders = self.sessions.iter().filter(|session| session.role.is_holder());
+            holders.any(|session| session.id == context)
+        };
+        let is_back = !is_past && self.context.is_some_and(|context| !is_holders(context));
         let switch = if is_back { self.rules.switch } else { Nanos::ZERO };
         let begins = if is_past { self.at } else { self.tail.max(self.at).plus(switch) };
         let from = begins.plus(took.unwrap_or(Nanos::ZERO));
