@@ -46,6 +46,8 @@ pub struct SimulatedClient {
     pub in_flight: u16,
     /// What it does when they have ended.
     pub then: Option<ArrivalPlan>,
+    /// When it was last ordered to bring the device back to its context.
+    pub recall_at: Nanos,
     purse: GrantBudget,
     course: ProgramCourse,
     pending: Option<KernelLaunch>,
@@ -63,6 +65,7 @@ impl SimulatedClient {
             begun: Nanos::ZERO,
             in_flight: 0,
             then: None,
+            recall_at: Nanos::ZERO,
             purse: GrantBudget::default(),
             course,
             pending: None,

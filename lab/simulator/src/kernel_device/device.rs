@@ -21,6 +21,8 @@ pub enum DeviceOrder {
 struct QueuedKernel {
     program: usize,
     left: Nanos,
+    /// Whether it is an empty kernel that only brings the device to the program's context.
+    recalls: bool,
 }
 
 /// What the device did.
@@ -28,6 +30,8 @@ struct QueuedKernel {
 pub struct EndedKernel {
     /// Whose kernel ended.
     pub program: usize,
+    /// Whether it was an empty kernel that brought the device to the program's context.
+    pub recalls: bool,
     /// The kernel's end, in simulated time.
     pub at: Nanos,
 }
@@ -105,7 +109,19 @@ impl SimulatedDevice {
             waits.total = waits.total.plus(ahead);
             waits.longest = waits.longest.max(ahead);
         }
-        self.queue.push_back(QueuedKernel { program, left: took });
+        self.queue.push_back(QueuedKernel { program, left: took, recalls: false });
+        if was_idle {
+            self.enter_context();
+            self.begin_slice();
+        }
+    }
+
+    /// Puts an empty kernel of a program into the queue, which brings the device to its context.
+    pub fn recall(&mut self, program: usize, now: Nanos) {
+        assert!(self.now <= now, "the device is brought up to the time first");
+        self.now = now;
+        let was_idle = self.queue.is_empty();
+        self.queue.push_back(QueuedKernel { program, left: Nanos::ZERO, recalls: true });
         if was_idle {
             self.enter_context();
             self.begin_slice();
@@ -131,9 +147,9 @@ impl SimulatedDevice {
         let ran = to.minus(from);
         self.now = to;
         let head = self.queue.front_mut()?;
-        let program = head.program;
+        let (program, recalls) = (head.program, head.recalls);
         head.left = head.left.minus(ran);
-        let is_over = head.left == Nanos::ZERO;
+        let is_over = head.left == Nanos::ZERO && self.changing == Nanos::ZERO;
         self.note(KernelSpan { program, from, until: to });
         if is_over {
             self.queue.pop_front();
@@ -149,7 +165,7 @@ impl SimulatedDevice {
             }
         }
         self.enter_context();
-        is_over.then_some(EndedKernel { program, at: to })
+        is_over.then_some(EndedKernel { program, recalls, at: to })
     }
 
     /// Returns how long each program's kernels ran.

@@ -110,6 +110,8 @@ enum DueEvent {
     Notice(usize),
     /// A host looks at its grant again.
     Look(usize),
+    /// A holder brings the device back to its context, if it has made no more than so many launches.
+    Recall(usize, u64),
     /// A message reaches the queue, stamped.
     EventArrives(QueueEvent, Nanos),
     /// A message reaches a client.
@@ -250,7 +252,7 @@ impl SharingWorld<'_> {
             }
             if change <= next {
                 self.now = change;
-                if let Some(ended) = self.device.advance(change) {
+                if let Some(ended) = self.device.advance(change).filter(|ended| !ended.recalls) {
                     self.plan(
                         change.plus(self.run.latencies.notice),
                         DueEvent::Notice(ended.program),
@@ -278,6 +280,7 @@ impl SharingWorld<'_> {
             DueEvent::Reach(at, took) => self.device.push(at, took, self.now),
             DueEvent::Notice(at) => self.notice(at),
             DueEvent::Look(at) => self.attempt(at),
+            DueEvent::Recall(at, launches) => self.recall(at, launches),
             DueEvent::EventArrives(event, stamp) => self.handle_event(event, stamp),
             DueEvent::ActionArrives(at, action) => self.handle_action(at, action),
             DueEvent::Alive(at) => {
@@ -334,6 +337,18 @@ impl SharingWorld<'_> {
 
     fn early_stop(&self) -> bool {
         self.run.policy.rules().is_some_and(|rules| rules.early_stop)
+    }
+
+    /// Brings the device back to a holder's context, unless it has launched or a later order replaced this one.
+    fn recall(&mut self, at: usize, launches: u64) {
+        let client = &self.clients[at];
+        let is_last = client.recall_at <= self.now;
+        let holds = client.role.is_some_and(Role::is_holder);
+        if is_last && holds && self.gate.launches == launches {
+            let session = client.session;
+            self.device.recall(at, self.now);
+            self.send(QueueEvent::Recalled { session });
+        }
     }
 
     /// A host notices that its oldest kernel ended.
@@ -411,9 +426,11 @@ impl SharingWorld<'_> {
             }
             QueueAction::Revoke { grant, .. } => self.clients[at].revoke(grant),
             QueueAction::Refuse { why, .. } => unreachable!("two well-behaved clients: {why}"),
-            // The modelled device changes contexts at no cost, so the queue orders nobody to do so.
-            QueueAction::Recall { .. }
-            | QueueAction::Gate { .. }
+            QueueAction::Recall { at: due, launches, .. } => {
+                self.clients[at].recall_at = due;
+                self.plan(self.now.max(due), DueEvent::Recall(at, launches));
+            }
+            QueueAction::Gate { .. }
             | QueueAction::Defined { .. }
             | QueueAction::Predicted { .. }
             | QueueAction::Measured { .. }
