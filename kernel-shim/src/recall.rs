@@ -19,6 +19,7 @@ use tessera_kernel_queue::Nanos;
 use crate::abi::{CudaResult, DriverHandle, STREAM_NON_BLOCKING, SUCCESS};
 use crate::driver::table::slot;
 use crate::ring::{self, RecordKind, RingRecord};
+use crate::slack::TimerLateness;
 use crate::{captures, clock, driver, gate, log, state, terms};
 
 /// The name in the kernel of the thread that launches.
@@ -116,6 +117,11 @@ pub fn on_context_end() {
     }
 }
 
+/// While the result lives, no recall calls the driver. It waits for a call in progress.
+pub fn hold_calls() -> impl Drop {
+    lock(&CALLS)
+}
+
 /// Ends all calls before the driver ends with the process. It waits for a call in progress, but not for long.
 pub fn stop() {
     for _ in 0..EXIT_PAUSES {
@@ -144,8 +150,9 @@ fn run() {
     // With the default slack of 50 µs the switch would come late.
     // SAFETY: changes this thread's own timers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
+    let mut lateness = TimerLateness::new();
     loop {
-        let order = next_order();
+        let order = next_order(&mut lateness);
         if state::mode() == state::DEAD {
             return;
         }
@@ -155,24 +162,50 @@ fn run() {
     }
 }
 
-/// Sleeps until the latest order is due.
-fn next_order() -> RecallOrder {
+/// Waits until the latest order is due. The kernel has to be there in time: 0.1 ms later the pause is over. So the thread
+/// wakes as much earlier as timers are late, and then looks at the clock.
+fn next_order(lateness: &mut TimerLateness) -> RecallOrder {
+    loop {
+        let due = next_near_order(lateness);
+        if is_due(due) {
+            return due;
+        }
+    }
+}
+
+/// Sleeps until the latest order is nearly due, and removes it.
+fn next_near_order(lateness: &mut TimerLateness) -> RecallOrder {
     let mut order = lock(&ORDER);
     loop {
         let now = clock::now();
         match *order {
             None => order = ORDERED.wait(order).unwrap_or_else(PoisonError::into_inner),
-            Some(due) if due.at <= now => {
+            Some(due) if due.at <= now.plus(lateness.get()) => {
                 *order = None;
                 return due;
             }
             Some(due) => {
-                let span = Duration::from_nanos(due.at.minus(now).get());
-                let woken = ORDERED.wait_timeout(order, span);
-                order = woken.unwrap_or_else(PoisonError::into_inner).0;
+                let span = due.at.minus(now).minus(lateness.get());
+                let woken = ORDERED.wait_timeout(order, Duration::from_nanos(span.get()));
+                let (left, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+                order = left;
+                if timeout.timed_out() {
+                    lateness.observe(clock::now().minus(now).minus(span));
+                }
             }
         }
     }
+}
+
+/// Looks at the clock until the order is due. Returns `false` if another order replaced it.
+fn is_due(due: RecallOrder) -> bool {
+    while clock::now() < due.at && gate::state().launches == due.launches {
+        if lock(&ORDER).is_some() {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

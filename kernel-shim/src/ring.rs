@@ -7,10 +7,8 @@
 //! slots.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use crate::park::ParkFlag;
-use crate::pause::ReaderPause;
 
 /// The number of slots. At 200,000 launches a second, the session's thread may be delayed for a third
 /// of a second.
@@ -79,8 +77,8 @@ static RING: Ring = Ring {
 
 /// Whether the session's thread sleeps and must be woken by a write to [`BELL_FD`].
 static PARKED: ParkFlag = ParkFlag::new(AtomicBool::new(false));
-/// The pause of the session's thread between two looks at the records of a holder.
-static PAUSE: ReaderPause = ReaderPause::new();
+/// Whether the session's thread pauses between two looks at the records of a holder. Only urgent ones wake it.
+static PAUSED: ParkFlag = ParkFlag::new(AtomicBool::new(false));
 /// An eventfd; below zero while there is none.
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 
@@ -131,15 +129,22 @@ fn ring_bell() {
     }
 }
 
-/// Pauses the session's thread, at most for `span`. For that thread only.
-pub fn pause(span: Duration) {
-    PAUSE.pause(span, || RING.is_empty());
+/// Prepares the session's thread for a pause. Returns false if there is a record.
+pub fn may_pause() -> bool {
+    PAUSED.may_park(|| RING.is_empty())
+}
+
+/// Notes that the session's thread pauses no longer.
+pub fn end_pause() {
+    PAUSED.unpark();
 }
 
 /// Adds a record that the reader gets at once, even if it pauses.
 pub fn push_urgent(entry: RingRecord) {
     push(entry);
-    PAUSE.end();
+    if PAUSED.announce() {
+        ring_bell();
+    }
 }
 
 /// Removes the oldest record. For the session's thread only.

@@ -11,11 +11,12 @@ use tessera_frames::kernel::{
 use tessera_model::number::clamped;
 use tessera_wire::kernel_identity::SERVER_NAME;
 use tessera_wire::link::{FrameReader, FrameWriter};
-use tokio::io::unix::AsyncFd;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::time::{Instant, timeout};
 
 use super::outbox::RecordOutbox;
 use super::{CudaDevice, SessionOver, pinned};
+use crate::pause::PauseTimer;
 use crate::settings::ShimSettings;
 use crate::{filler, kernel_catalog, recall, ring, session, state, terms};
 
@@ -36,6 +37,7 @@ pub struct QueueLink {
     to: SocketAddr,
     hello: ShimHello,
     bell: AsyncFd<OwnedFd>,
+    timer: PauseTimer,
 }
 
 impl QueueLink {
@@ -65,7 +67,7 @@ impl QueueLink {
         };
         // SAFETY: the descriptor is owned by what is registered, and open as long as that lives.
         let bell = unsafe { AsyncFd::register(bell) }?;
-        Ok(Self { endpoint, to: settings.endpoint, hello, bell })
+        Ok(Self { endpoint, to: settings.endpoint, hello, bell, timer: PauseTimer::new()? })
     }
 
     /// Runs one session, from the first packet to its end.
@@ -85,7 +87,7 @@ impl QueueLink {
         }
         let over = tokio::select! {
             over = receive(&mut reader) => over,
-            over = send(&mut writer, &mut outbox, &self.bell, &welcome) => over,
+            over = send(&mut writer, &mut outbox, (&self.bell, &self.timer), &welcome) => over,
         };
         if let SessionOver::Exit = over {
             // Best effort: the process may be gone before the packet leaves.
@@ -175,7 +177,7 @@ async fn receive(reader: &mut FrameReader) -> SessionOver {
 async fn send(
     writer: &mut FrameWriter,
     outbox: &mut RecordOutbox,
-    bell: &AsyncFd<OwnedFd>,
+    (bell, timer): (&AsyncFd<OwnedFd>, &PauseTimer),
     welcome: &ShimWelcome,
 ) -> SessionOver {
     let alive_every = Duration::from_nanos(welcome.silence_max.get() / 4).max(SLOW_EVERY);
@@ -215,26 +217,47 @@ async fn send(
         }
         if idle_looks < PACED_LOOKS && matches!(terms::role(), terms::HOLD | terms::MEASURE) {
             idle_looks += 1;
-            ring::pause(PACE);
-            tokio::task::yield_now().await;
+            if let Err(why) = pause(bell, timer).await {
+                return SessionOver::Broken(why.to_string());
+            }
             continue;
         }
         rest(bell, SLOW_EVERY).await;
     }
 }
 
+/// Pauses until it is time for the next look at the ring, or a record must not wait. The queue's frames are handled
+/// meanwhile.
+async fn pause(bell: &AsyncFd<OwnedFd>, timer: &PauseTimer) -> std::io::Result<()> {
+    let mut ended = Ok(());
+    if ring::may_pause() {
+        tokio::select! {
+            rang = bell.readable() => clear(rang),
+            waited = timer.wait(PACE) => ended = waited,
+        }
+    }
+    ring::end_pause();
+    ended
+}
+
 /// Sleeps until the ring has a record or the next regular report is due.
 async fn rest(bell: &AsyncFd<OwnedFd>, longest: Duration) {
     if ring::may_park()
-        && let Ok(Ok(mut ready)) = timeout(longest, bell.readable()).await
+        && let Ok(rang) = timeout(longest, bell.readable()).await
     {
-        use std::os::fd::AsRawFd as _;
-        let mut count = 0_u64;
-        // SAFETY: eight bytes of ours; the descriptor does not block.
-        unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
-        ready.clear_ready();
+        clear(rang);
     }
     ring::unpark();
+}
+
+/// Clears the bell after it rang.
+fn clear(rang: std::io::Result<AsyncFdReadyGuard<'_, OwnedFd>>) {
+    use std::os::fd::AsRawFd as _;
+    let Ok(mut ready) = rang else { return };
+    let mut count = 0_u64;
+    // SAFETY: eight bytes of ours; the descriptor does not block.
+    unsafe { libc::read(ready.get_inner().as_raw_fd(), (&raw mut count).cast(), 8) };
+    ready.clear_ready();
 }
 
 /// Returns the number of this thread.

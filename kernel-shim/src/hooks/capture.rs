@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use super::after;
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
 use crate::captures::{count_captures, is_captured, is_capturing};
+use crate::recall;
 
 const WHEN: u32 = crate::state::WITH_QUEUE;
 
@@ -12,6 +13,8 @@ const WHEN: u32 = crate::state::WITH_QUEUE;
 macro_rules! begins {
     ($($symbol:ident ($($name:ident : $kind:ty),*);)+) => { hooks! { $(
         $symbol($($name: $kind),*) |call| {
+            // During a capture some calls of the shim are errors, and end it.
+            let _none_in_progress = recall::hold_calls();
             let code = call();
             after(code, || count_captures(1))
         };

@@ -54,3 +54,30 @@ fn each_order_that_is_still_due_launches_one_kernel_on_a_stream_of_the_shim() {
     assert_eq!(job.numbers("calls cuStreamCreate"), [2]);
     assert!(job.end().success());
 }
+
+#[test]
+fn an_order_is_carried_out_at_its_time_and_the_latest_one_replaces_those_before() {
+    const SECOND: Nanos = Nanos::from_millis(1_000);
+    let (folder, folders) = (tempfile::tempdir().unwrap(), TestFolders::new());
+    let (gate, _served) = TestGate::served(folder.path());
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+    let mut job = Job::join(&folders, Some(&gate.path));
+    launch_until_noted(&mut job, &queue, 1);
+    let (launches, before) = (gate.page().gate().launches, job.arrived().launches);
+
+    // The shim's clock is that of the last launch.
+    let due = gate.page().last_launch().at.plus(SECOND);
+    queue.send(ToShim::Recall { at: due.plus(SECOND.times(3_600)), launches });
+    queue.send(ToShim::Recall { at: due, launches });
+    await_recalls(&queue, 1);
+
+    let recalled = queue.receive(|records| {
+        records.iter().find_map(|record| match record {
+            ShimRecord::Recalled { at } => Some(*at),
+            _ => None,
+        })
+    });
+    assert!(recalled >= due, "{recalled} before {due}");
+    assert_eq!(job.arrived().launches, before + 1);
+    assert!(job.end().success());
+}
