@@ -140,7 +140,7 @@ fn the_device_is_back_before_the_holder_returns_from_a_pause_that_was_filled() {
     let _turn = at_any_time();
     // 8 ms of pause: a switch of 1 ms, a kernel of 3 ms, and a switch back.
     let holder = "player 1\nkernel step dur=2ms\nrun step 64x1x1/256x1x1\ngap 8ms\n".to_owned();
-    let rules = QueueRules { switch: Nanos::from_millis(1), recall: true, ..QueueRules::default() };
+    let rules = QueueRules { switch: Nanos::from_millis(1), ..QueueRules::default() };
     let stage = stage_of(Setting { switch_us: 1_000, rules, ..setting() }, holder, filler(3));
     stage.measure(150).unwrap();
 

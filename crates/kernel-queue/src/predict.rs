@@ -69,7 +69,9 @@ impl GapPredictor {
                 match sketch.reached(gap.elapsed, risk_thousandths) {
                     None => GapPrediction::Beyond,
                     Some(reached) => {
-                        GapPrediction::Idle(correction.apply(reached).minus(gap.elapsed))
+                        // No gap is expected to last longer than all that were observed.
+                        let corrected = correction.apply(reached).min(sketch.longest());
+                        GapPrediction::Idle(corrected.minus(gap.elapsed))
                     }
                 }
             }
@@ -90,7 +92,8 @@ impl GapPredictor {
 ///
 /// A gap that ends early lowers the factor, any other raises it. The steps are chosen so that the
 /// share of early ends settles at the risk (adaptive conformal inference, Gibbs and Candès,
-/// NeurIPS 2021). The factor never exceeds one.
+/// NeurIPS 2021). It exceeds one if gaps have become longer: on busy processors a holder is woken later while its gaps are
+/// filled, and the histogram still has gaps from before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GapCorrection {
     /// In millionths.
@@ -102,6 +105,9 @@ const ONE: u64 = 1_000_000;
 const STEP: u64 = 20_000;
 /// A quarter. If gaps shrink further, the histograms adapt in the meantime.
 const LOWEST: u64 = ONE / 4;
+
+/// A tenth more than the histogram has. If gaps grow further, it adapts in the meantime.
+const HIGHEST: u64 = ONE * 11 / 10;
 
 impl Default for GapCorrection {
     fn default() -> Self {
@@ -123,8 +129,8 @@ impl GapCorrection {
         } else {
             self.factor.saturating_add(STEP * risk / 1_000)
         };
-        if self.factor > ONE {
-            self.factor = ONE;
+        if self.factor > HIGHEST {
+            self.factor = HIGHEST;
         }
         if self.factor < LOWEST {
             self.factor = LOWEST;
@@ -191,6 +197,30 @@ mod tests {
         for by in [GapPredictor::Mean, GapPredictor::Pairs { risk_thousandths: 100 }] {
             assert_eq!(by.predict(&profile, GapCorrection::default(), gap), GapPrediction::Unknown);
         }
+    }
+
+    #[test]
+    fn gaps_that_became_longer_are_predicted_longer_but_never_beyond_the_longest() {
+        let (mut profile, [a, _, c]) = profile();
+        for _ in 0..50 {
+            note(&mut profile, a, c, 1_000);
+        }
+        let mut correction = GapCorrection::default();
+        let predicted = |profile: &TaskProfile, correction| {
+            let at = CurrentGap { before: Some(a), kernel: c, elapsed: Nanos::ZERO };
+            GapPredictor::Pairs { risk_thousandths: 400 }.predict(profile, correction, at)
+        };
+        (0..100).for_each(|_| correction.learn(false, 400));
+        assert_eq!(
+            predicted(&profile, correction),
+            GapPrediction::Idle(Nanos::from_micros(1_000)),
+            "no gap was longer"
+        );
+
+        note(&mut profile, a, c, 1_070);
+        let GapPrediction::Idle(longer) = predicted(&profile, correction) else { panic!() };
+        assert!(longer > Nanos::from_micros(1_050), "{longer}");
+        assert!(longer <= Nanos::from_micros(1_070), "{longer}");
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub struct KernelQueue {
     entered_at: u64,
     /// How long after a gap's grant its first kernel is launched: a moving mean.
     entry_delay: Nanos,
+    /// How long a holder waits for the switch back to it after a gap that was filled: a moving mean.
+    switch_wait: Nanos,
     /// The session whose kernel ran last.
     context: Option<SessionId>,
     /// Who has the slice to itself, in exclusive mode.
@@ -103,6 +105,7 @@ impl KernelQueue {
             fills: LossBudget::full(Self::fills_saved_max(&rules)),
             entered_at: 0,
             entry_delay: Nanos::ZERO,
+            switch_wait: rules.switch,
             context: None,
             owner: None,
             chosen: None,

@@ -83,8 +83,7 @@ pub struct QueueRules {
     /// kernels of fillers that still run after a holder's return.
     pub fill_cost_thousandths: u64,
     /// Whether a holder brings the device back to its context before its gap ends. The fillers' time ends by one switch
-    /// earlier, and the holder need not wait for the switch. Off by default: next to kernels of 1 ms, one task in 30 of the
-    /// holder was delayed (docs/kernel-plane.md).
+    /// earlier, and the holder need not wait for the switch (docs/kernel-plane.md).
     pub recall: bool,
     /// Whether grants are also given before a gap begins, if the holder's launches so far repeat an earlier course
     /// ([`crate::course`]). The session then needs no message when the gap begins.
@@ -110,7 +109,7 @@ impl Default for QueueRules {
         Self {
             sharing: KernelSharing::Interleaved,
             grants: GrantSize::Gap,
-            predictor: GapPredictor::Pairs { risk_thousandths: 400 },
+            predictor: GapPredictor::Pairs { risk_thousandths: 350 },
             epsilon: EPSILON,
             early_stop: true,
             in_flight: 1,
@@ -120,7 +119,7 @@ impl Default for QueueRules {
             lapse: Nanos::from_millis(8),
             switch: Nanos::from_micros(150),
             fill_cost_thousandths: 30,
-            recall: false,
+            recall: true,
             ahead: true,
             lapse_thousandths: 250,
             probe_thousandths: 100,

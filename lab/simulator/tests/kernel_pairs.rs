@@ -134,3 +134,19 @@ fn grants_ahead_make_up_for_late_messages_at_no_cost_to_the_high_program() {
     let (without, with) = (mean(&of(false, punctual)), mean(&of(true, punctual)));
     assert!(with > without - 0.01, "nothing is lost where messages are fast: {with} {without}");
 }
+
+#[test]
+fn with_recalls_switches_cost_the_high_program_little_and_more_gaps_are_filled() {
+    const SWITCH: Nanos = Nanos::from_micros(150);
+    for pair in &PAIRS {
+        let of = |recall| {
+            let rules = QueueRules { recall, switch: SWITCH, ..QueueRules::default() };
+            PairBench::new(pair, 50, TASKS, SEED).with_switch(SWITCH).compare_with_switches(rules)
+        };
+        let (with, without) = (of(true), of(false));
+        let letter = pair.letter;
+        assert!(with.high_ratio <= 1.01, "{letter}: {}", with.high_ratio);
+        assert!(without.high_ratio > with.high_ratio + 0.005, "{letter}: {}", without.high_ratio);
+        assert!(with.fills > without.fills, "{letter}: {} {}", with.fills, without.fills);
+    }
+}

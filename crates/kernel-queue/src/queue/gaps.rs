@@ -19,7 +19,7 @@ use super::launches::RunningKernel;
 use super::session::{OpenGap, QueueSession};
 use crate::action::QueueAction;
 use crate::lease::{GrantKind, GrantLease};
-use crate::predict::{CurrentGap, GapPrediction};
+use crate::predict::{CurrentGap, GapCorrection, GapPrediction};
 use crate::rules::GrantSize;
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
@@ -28,6 +28,8 @@ use crate::waiting::LaunchRequest;
 const SAVED_SPAN: Nanos = Nanos::from_millis(100);
 /// The longest grant while no holder has a session.
 const ABSENT_GRANT_MAX: Nanos = Nanos::from_millis(50);
+/// The part of a switch that a filled gap costs at least, even if the holder has not waited for any recently.
+const CHEAPEST: u64 = 8;
 /// The shortest pause between two checks of a gap, whatever ε is.
 const PAUSE_MIN: Nanos = Nanos::from_micros(10);
 /// The assumed time of an unknown kernel while the holder is absent.
@@ -143,6 +145,14 @@ impl KernelQueue {
         self.entry_delay = mean.minus(Nanos::new(mean.get() / 8)).plus(Nanos::new(delay.get() / 8));
     }
 
+    /// Pays for the time that a holder waits for the switch back to it, and learns how long that is. Each value counts for
+    /// an eighth.
+    pub(super) fn pay_switch(&mut self, wait: Nanos) {
+        self.fills.take(wait);
+        let mean = self.switch_wait;
+        self.switch_wait = mean.minus(Nanos::new(mean.get() / 8)).plus(Nanos::new(wait.get() / 8));
+    }
+
     /// Orders the holder to bring the device back before its gap is expected to end.
     pub(super) fn order_recall(&mut self, window: IdleWindow) {
         let Some(at) = window.returns else { return };
@@ -183,7 +193,8 @@ impl KernelQueue {
             return Nanos::MAX;
         }
         let switch = self.rules.switch;
-        let more = u128::from(switch.get()) * u128::from(most.get()) / u128::from(saved.get());
+        let cost = self.switch_wait.max(Nanos::new(switch.get() / CHEAPEST));
+        let more = u128::from(cost.get()) * u128::from(most.get()) / u128::from(saved.get());
         let more = u64::try_from(more).map_or(Nanos::MAX, Nanos::new);
         switch.times(2).plus(more).max(self.rules.epsilon)
     }
@@ -372,12 +383,19 @@ impl KernelQueue {
     }
 
     /// Returns the predicted end of a gap that begins now, if the gap is long enough to be filled.
+    ///
+    /// Without the correction: a correction that made all gaps too short could not recover.
     pub(super) fn predicted_gap_end(&self, at: usize, gap: &OpenGap) -> Option<Nanos> {
+        let profile = &self.tasks[self.sessions[at].task].profile;
+        let begun = CurrentGap { before: gap.before, kernel: gap.kernel, elapsed: Nanos::ZERO };
+        let shortest = self.rules.switch.times(2).max(self.rules.epsilon);
+        match self.rules.predictor.predict(profile, GapCorrection::default(), begun) {
+            GapPrediction::Idle(length) if length > shortest => {}
+            GapPrediction::Idle(_) | GapPrediction::Unknown | GapPrediction::Beyond => return None,
+        }
         match self.predict_rest_of_gap(&self.sessions[at], gap, Nanos::ZERO) {
-            GapPrediction::Idle(length) if length > self.rules.epsilon => {
-                Some(gap.from.plus(length))
-            }
-            GapPrediction::Idle(_) | GapPrediction::Unknown | GapPrediction::Beyond => None,
+            GapPrediction::Idle(corrected) => Some(gap.from.plus(corrected)),
+            GapPrediction::Unknown | GapPrediction::Beyond => None,
         }
     }
 

@@ -169,7 +169,7 @@ impl KernelQueue {
         if gap.filled {
             // The device switches back to the holder's context, unless it has done so in the gap.
             let is_back = gap.recalled.map_or(Nanos::MAX, |at| at.plus(self.rules.switch));
-            self.fills.take(is_back.minus(self.at).min(self.rules.switch));
+            self.pay_switch(is_back.minus(self.at).min(self.rules.switch));
         }
         if gap.idle && lasted > self.rules.epsilon {
             self.note_period(lasted);
