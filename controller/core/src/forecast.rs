@@ -156,14 +156,23 @@ impl Predictor for ClusterForecast<'_> {
 
 impl SearchBudget for ClusterForecast<'_> {
     fn allows(&self, _: usize) -> bool {
-        let now = self.cluster.planner.stopwatch.read();
-        let began = self.improves.get().unwrap_or(now);
-        self.improves.set(Some(began));
-        now.saturating_sub(began) < self.cluster.planner.improve_for
+        self.has_searched_for() < self.cluster.planner.improve_for
+    }
+
+    fn allows_plan(&self, _: usize, shortest: Millis) -> bool {
+        self.has_searched_for() < self.cluster.planner.plan_for(shortest)
     }
 }
 
 impl<'c> ClusterForecast<'c> {
+    /// Returns the time since the round began to improve placements: now, if it has not.
+    fn has_searched_for(&self) -> Duration {
+        let now = self.cluster.planner.stopwatch.read();
+        let began = self.improves.get().unwrap_or(now);
+        self.improves.set(Some(began));
+        now.saturating_sub(began)
+    }
+
     pub(crate) fn new(cluster: &'c ClusterState, now: Millis) -> Self {
         Self {
             cluster,

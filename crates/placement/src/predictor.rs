@@ -160,6 +160,13 @@ pub trait SearchBudget {
     /// A controller answers by its clock, and the answer is recorded, so that the round is decided
     /// again in the same way.
     fn allows(&self, searches: usize) -> bool;
+
+    /// Returns whether the plan of a batch may be improved further after so many candidates. Its shortest job takes
+    /// `shortest`: the longer that is, the less a longer search costs.
+    fn allows_plan(&self, candidates: usize, shortest: Millis) -> bool {
+        let _ = shortest;
+        self.allows(candidates)
+    }
 }
 
 /// Leaves the limit to the policy's own count of searches.

@@ -173,4 +173,9 @@ impl SearchBudget for AnswerRecorder<'_> {
         let predict = || self.knowledge.budget.allows(searches);
         self.answer_once(|answers| &mut answers.budget, searches, predict)
     }
+
+    fn allows_plan(&self, candidates: usize, shortest: Millis) -> bool {
+        let predict = || self.knowledge.budget.allows_plan(candidates, shortest);
+        self.answer_once(|answers| &mut answers.budget, candidates, predict)
+    }
 }

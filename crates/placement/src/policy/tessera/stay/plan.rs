@@ -16,8 +16,8 @@ mod list_schedule;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 
-use tessera_model::JobId;
 use tessera_model::mig::{MigState, Slot};
+use tessera_model::{JobId, Millis};
 
 use self::list_schedule::{ListScheduler, NotAbove};
 use super::super::rounding::float_count;
@@ -161,7 +161,8 @@ pub(super) fn plan<'c>(
     let kinds = gpus.iter().map(|gpu| gpu.kind + 1).max().unwrap_or(0);
     let scheduler = RefCell::new(ListScheduler::new(gpus, jobs, &ms));
     let planner = Planner { jobs, ms: &ms, kinds, scheduler };
-    let mut tally = Tally { budget, count: 0 };
+    let shortest = ms.iter().flatten().min().map_or(Millis::ZERO, |ms| Millis::new(*ms));
+    let mut tally = Tally { budget, shortest, count: 0 };
     let valued = planner.first_values(price, &mut tally);
     let least = |of: &dyn Fn(&Value) -> f64| {
         valued.iter().map(|(value, _)| of(value)).fold(f64::INFINITY, f64::min)
@@ -179,6 +180,8 @@ pub(super) fn plan<'c>(
 /// Counts candidates against the round's budget.
 struct Tally<'b> {
     budget: &'b dyn SearchBudget,
+    /// The shortest time of any job.
+    shortest: Millis,
     count: usize,
 }
 
@@ -189,7 +192,7 @@ impl Tally<'_> {
         self.count += 1;
         !number.is_multiple_of(CHECKED_EVERY)
             || number == 0
-            || self.budget.allows(BUDGET_NUMBERS + number / CHECKED_EVERY)
+            || self.budget.allows_plan(BUDGET_NUMBERS + number / CHECKED_EVERY, self.shortest)
     }
 }
 
