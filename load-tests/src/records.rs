@@ -73,6 +73,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
         ],
         ..PLAIN
     },
+    Benchmark { name: "live-fair-share", figures: &[lower("/runs/*/largest_deviation")], ..PLAIN },
     Benchmark {
         name: "live-round",
         options: &["--rounds", "30", "--scales", "1"],
