@@ -217,9 +217,7 @@ async fn send(
         }
         if idle_looks < PACED_LOOKS && matches!(terms::role(), terms::HOLD | terms::MEASURE) {
             idle_looks += 1;
-            if let Err(why) = pause(bell, timer).await {
-                return SessionOver::Broken(why.to_string());
-            }
+            pause(bell, timer).await;
             continue;
         }
         rest(bell, SLOW_EVERY).await;
@@ -228,16 +226,20 @@ async fn send(
 
 /// Pauses until it is time for the next look at the ring, or a record must not wait. The queue's frames are handled
 /// meanwhile.
-async fn pause(bell: &AsyncFd<OwnedFd>, timer: &PauseTimer) -> std::io::Result<()> {
-    let mut ended = Ok(());
+async fn pause(bell: &AsyncFd<OwnedFd>, timer: &PauseTimer) {
     if ring::may_pause() {
+        let elapsed = async {
+            if timer.wait(PACE).await.is_err() {
+                // The program possibly closed the descriptor. The runtime's timer is coarser.
+                tokio::time::sleep(PACE).await;
+            }
+        };
         tokio::select! {
             rang = bell.readable() => clear(rang),
-            waited = timer.wait(PACE) => ended = waited,
+            () = elapsed => {}
         }
     }
     ring::end_pause();
-    ended
 }
 
 /// Sleeps until the ring has a record or the next regular report is due.
