@@ -6,8 +6,8 @@
 //!
 //! A fill costs the holder a context switch at its return, and the rest of the kernels that still
 //! run then. So a gap is filled only if it is longer than two context switches. By how much depends
-//! on the remaining budget of fills ([`crate::QueueRules::fill_cost_thousandths`]). With little
-//! left only the longest gaps are filled.
+//! on how long holders waited for switches recently, and on the remaining budget of fills
+//! ([`crate::QueueRules::fill_cost_thousandths`]). With little left only the longest gaps are filled.
 //!
 //! With [`crate::QueueRules::recall`], the fillers' time ends one context switch before a predicted end, and the holder is
 //! ordered to bring the device back then. So the switch costs it nothing if the prediction is right.
@@ -138,19 +138,15 @@ impl KernelQueue {
         if self.rules.recall { self.entry_delay.min(self.rules.switch) } else { Nanos::ZERO }
     }
 
-    /// Learns how long after a grant its first kernel was launched. Each value counts for an eighth.
+    /// Learns how long after a grant its first kernel was launched.
     pub(super) fn note_entry(&mut self, delay: Nanos) {
-        let delay = delay.min(self.rules.switch);
-        let mean = self.entry_delay;
-        self.entry_delay = mean.minus(Nanos::new(mean.get() / 8)).plus(Nanos::new(delay.get() / 8));
+        self.entry_delay = moving_mean(self.entry_delay, delay.min(self.rules.switch));
     }
 
-    /// Pays for the time that a holder waits for the switch back to it, and learns how long that is. Each value counts for
-    /// an eighth.
+    /// Pays for the time that a holder waits for the switch back to it, and learns how long that is.
     pub(super) fn pay_switch(&mut self, wait: Nanos) {
         self.fills.take(wait);
-        let mean = self.switch_wait;
-        self.switch_wait = mean.minus(Nanos::new(mean.get() / 8)).plus(Nanos::new(wait.get() / 8));
+        self.switch_wait = moving_mean(self.switch_wait, wait);
     }
 
     /// Orders the holder to bring the device back before its gap is expected to end.
@@ -180,7 +176,7 @@ impl KernelQueue {
         self.sessions.iter().any(|session| session.gap.is_some_and(is_filled))
     }
 
-    /// Returns the shortest gap that is filled: two context switches, and more if little time is
+    /// Returns the shortest gap that is filled: two context switches and what a fill costs, and more if little time is
     /// saved.
     pub(super) fn shortest_gap_to_fill(&self) -> Nanos {
         self.shortest_gap_with(self.fills.saved())
@@ -384,7 +380,8 @@ impl KernelQueue {
 
     /// Returns the predicted end of a gap that begins now, if the gap is long enough to be filled.
     ///
-    /// Without the correction: a correction that made all gaps too short could not recover.
+    /// Whether it is long enough is decided without the correction: one that made all gaps too short would learn from none,
+    /// and never recover.
     pub(super) fn predicted_gap_end(&self, at: usize, gap: &OpenGap) -> Option<Nanos> {
         let profile = &self.tasks[self.sessions[at].task].profile;
         let begun = CurrentGap { before: gap.before, kernel: gap.kernel, elapsed: Nanos::ZERO };
@@ -475,6 +472,11 @@ impl KernelQueue {
         let pause = pause_at(self.now.minus(from), self.rules.epsilon);
         self.next_look = self.next_look.min(at.max(self.now.max(from).plus(pause)));
     }
+}
+
+/// Returns a moving mean after one more value, which counts for an eighth.
+fn moving_mean(mean: Nanos, value: Nanos) -> Nanos {
+    mean.minus(Nanos::new(mean.get() / 8)).plus(Nanos::new(value.get() / 8))
 }
 
 /// Returns the pause until the next check of a gap of this age: an eighth of it, so that a long silence causes few checks.

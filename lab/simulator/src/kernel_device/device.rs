@@ -100,7 +100,6 @@ impl SimulatedDevice {
     pub fn push(&mut self, program: usize, took: Nanos, now: Nanos) {
         assert!(self.now <= now, "the device is brought up to the time first");
         self.now = now;
-        let was_idle = self.queue.is_empty();
         let contenders = self.queue.iter().filter(|queued| queued.program != program);
         let ahead = contenders.fold(Nanos::ZERO, |sum, queued| sum.plus(queued.left));
         if ahead > Nanos::ZERO {
@@ -109,19 +108,19 @@ impl SimulatedDevice {
             waits.total = waits.total.plus(ahead);
             waits.longest = waits.longest.max(ahead);
         }
-        self.queue.push_back(QueuedKernel { program, left: took, recalls: false });
-        if was_idle {
-            self.enter_context();
-            self.begin_slice();
-        }
+        self.append(QueuedKernel { program, left: took, recalls: false });
     }
 
     /// Puts an empty kernel of a program into the queue, which brings the device to its context.
     pub fn recall(&mut self, program: usize, now: Nanos) {
         assert!(self.now <= now, "the device is brought up to the time first");
         self.now = now;
+        self.append(QueuedKernel { program, left: Nanos::ZERO, recalls: true });
+    }
+
+    fn append(&mut self, kernel: QueuedKernel) {
         let was_idle = self.queue.is_empty();
-        self.queue.push_back(QueuedKernel { program, left: Nanos::ZERO, recalls: true });
+        self.queue.push_back(kernel);
         if was_idle {
             self.enter_context();
             self.begin_slice();
