@@ -445,9 +445,18 @@ fn slices_of_the_first_job(gpus: usize, request: GpuRequest) -> u8 {
 }
 
 #[test]
-fn the_first_job_of_unknown_length_gets_a_large_slice_unless_there_is_only_one_gpu() {
-    assert_eq!(slices_of_the_first_job(1, gib(4)), 1);
-    assert!(slices_of_the_first_job(8, gib(4)) >= 3);
+fn the_first_jobs_of_unknown_length_get_half_of_a_gpu_also_if_there_is_only_one() {
+    for gpus in [1, 8] {
+        assert!(slices_of_the_first_job(gpus, gib(4)) >= 3, "{gpus} GPUs");
+    }
+    // A script submitted two more before the second could start.
+    let view = cluster([a100(&[("4g.20gb", 0, taken(100))])]);
+    let known = KnownFacts { ran: [(100, 1)].into(), ..KnownFacts::default() };
+
+    let (why, slices) = first_start(&(view, known), vec![gib(4); 3]);
+
+    assert_eq!(slices, 3, "{why}");
+    assert!(why.contains("so it gets at least 40 % of a GPU if that is free"), "{why}");
 }
 
 #[test]
@@ -501,9 +510,33 @@ fn of_jobs_of_unknown_length_that_came_together_those_that_need_least_are_first(
         job.submitted = NOW.minus(Millis::from_secs(2_000 - 100 * place));
     }
     let stream = started(&decide(&KnownFacts::default(), &view, &jobs));
+    // The same within seconds, up to now and until as long ago as they took to come.
+    let within_seconds = |quiet: u64| {
+        let mut jobs = jobs.clone();
+        for (place, job) in (0..).zip(&mut jobs) {
+            job.submitted = NOW.minus(Millis::from_secs(20 + quiet - place));
+        }
+        started(&decide(&KnownFacts::default(), &view, &jobs))
+    };
 
     assert!(!batch.contains(&1) && batch.len() > 1, "{batch:?}");
     assert_eq!(stream, [1].into());
+    assert_eq!(within_seconds(0), [1].into());
+    assert_eq!(within_seconds(20), batch);
+}
+
+#[test]
+fn among_jobs_of_seconds_one_of_which_nothing_is_known_is_not_served_after_all_others() {
+    let view = cluster([a100(&[("4g.20gb", 0, taken(100)), ("2g.10gb", 4, taken(101))])]);
+    let mut jobs = queue((0..6).map(|_| gib(4)));
+    // Job 1 came first; nothing is known of its task. The others take three seconds each.
+    for (place, job) in (0..).zip(&mut jobs) {
+        job.submitted = NOW.minus(Millis::from_secs(60 - 10 * place));
+    }
+    let times = (2..=6).map(|job| (job, 3)).collect();
+    let known = KnownFacts { times, ..KnownFacts::default() };
+
+    assert_eq!(started(&decide(&known, &view, &jobs)), [1].into());
 }
 
 #[test]

@@ -55,6 +55,7 @@ use crate::fair::Quotas;
 use crate::offer::Offer;
 use crate::policy::Pinned;
 use crate::policy::scheme_b::MadeToMeasure;
+use crate::power::power_use;
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, RequestNumbers};
 use crate::round::{Fate, fate, refuse};
@@ -218,6 +219,8 @@ struct StayRound<'c> {
     patience: Millis,
     now: Millis,
     plans_deadlines: bool,
+    /// Whether a power cap keeps some of the slices out of use.
+    is_capped: bool,
     kinds: Vec<GpuKind<'c>>,
     kind_of: Vec<usize>,
     requests: RequestNumbers,
@@ -313,6 +316,7 @@ impl<'c> StayRound<'c> {
             patience,
             now,
             plans_deadlines,
+            is_capped: cluster.power_cap.is_some_and(|cap| cap.watts < power_use(cluster).full),
             kinds,
             kind_of,
             requests: RequestNumbers::new(cluster),
@@ -339,7 +343,9 @@ impl<'c> StayRound<'c> {
         let (ordered, rest) = order::split(queue, self.knowledge.jobs, (self.now, self.patience));
         let unlisted = self.knowledge.jobs.unlisted();
         let waiting = queue.len() + unlisted;
-        let timed: Vec<TimedJob<'_>> = ordered.iter().map(|job| self.timed(job, waiting)).collect();
+        let mut timed: Vec<TimedJob<'_>> =
+            ordered.iter().map(|job| self.timed(job, waiting)).collect();
+        order::expect_usual_length(&mut timed);
         self.horizon = self.look_ahead(&timed, rest.len() + unlisted);
         self.wide =
             timed.iter().filter(|timed| timed.is_wide()).map(|timed| timed.job.id).collect();
@@ -425,6 +431,7 @@ impl<'c> StayRound<'c> {
                 work_ms,
                 least_part,
                 known: false,
+                assumed: true,
                 deadline: None,
             };
         }
@@ -440,6 +447,7 @@ impl<'c> StayRound<'c> {
                 work_ms,
                 least_part,
                 known: false,
+                assumed: true,
                 deadline: None,
             };
         };
@@ -448,7 +456,16 @@ impl<'c> StayRound<'c> {
         let deadline = self.deadline_of(job, &sized);
         let parts = sized.options.iter().map(|option| self.kinds[option.kind].part(option.profile));
         let least_part = parts.fold(1.0, f64::min);
-        TimedJob { job, ms: first.ms, least_ms, work_ms, least_part, known: sized.known, deadline }
+        TimedJob {
+            job,
+            ms: first.ms,
+            least_ms,
+            work_ms,
+            least_part,
+            known: sized.known,
+            assumed: !sized.known && !sized.is_vague,
+            deadline,
+        }
     }
 
     /// Returns whether a job with the same request found no place in this round.

@@ -1,5 +1,5 @@
 //! BATCHES: closed batches of jobs that can't be moved, on one A100, compared with the bound and, where it can be
-//! computed, with the best possible schedule.
+//! computed, with the best possible schedule. They are submitted at once, as an array, or one by one, as by a script.
 
 use super::{ExperimentTrial, Finding, Proof, runs};
 use crate::cluster::calibration::mean;
@@ -29,6 +29,9 @@ const AIMS: [(u64, f64, f64); 5] = [
     (100, 1.05, 1.15),
 ];
 
+/// The time between two submits of a script: a command that connects and waits for an answer. Chosen.
+const SCRIPT_GAP_MS: u64 = 50;
+
 /// Why batches about which nothing is known take longer.
 const UNSEEN: &str =
     "a long job that starts last determines the makespan, and nothing is known of it before";
@@ -37,7 +40,7 @@ const UNSEEN: &str =
 const SEARCHED: &str =
     "the plan weighs the makespan and the mean, and searches fewer candidates for more jobs";
 
-/// Returns a batch in which no job can be moved.
+/// Returns a batch in which no job can be moved, submitted at once.
 pub(crate) fn batch(jobs: u64, seed: u64) -> Vec<SimulatedJob> {
     let named = format!("poisson:jobs={jobs},gap=0");
     let mut jobs = built_in(&named, seed).map(|workload| workload.jobs).unwrap_or_default();
@@ -52,14 +55,19 @@ pub(super) fn batches() -> Vec<Finding> {
 /// The same on ten seeds from `first` on.
 pub(super) fn from(first: u64) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (times, known) in
-        [(RunTimeKnowledge::Known, "known"), (RunTimeKnowledge::Unknown, "unknown")]
-    {
+    for (times, known, gap_ms) in [
+        (RunTimeKnowledge::Known, "known", 0),
+        (RunTimeKnowledge::Unknown, "unknown", 0),
+        (RunTimeKnowledge::Unknown, "unknown", SCRIPT_GAP_MS),
+    ] {
         for (jobs, aim_known, aim_unknown) in AIMS {
             let overheads = Overheads { times, ..Overheads::default() };
             let (mut over_bound, mut over_best) = (Vec::new(), Vec::new());
             for seed in first..first + SEEDS {
-                let jobs_of_batch = batch(jobs, seed);
+                let mut jobs_of_batch = batch(jobs, seed);
+                for (place, job) in (0..).zip(&mut jobs_of_batch) {
+                    job.submit_ms = place * gap_ms;
+                }
                 let trial = ExperimentTrial::new(&jobs_of_batch, GPU, "tessera");
                 let Some(done) = runs(&ExperimentTrial { overheads, seed, ..trial }) else {
                     continue;
@@ -76,7 +84,8 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
                 RunTimeKnowledge::Learned | RunTimeKnowledge::Unknown => (aim_unknown, UNSEEN),
             };
             let row = |what: &str, limit, each: &[f64]| {
-                let what = format!("{jobs} jobs, times {known}: makespan over {what}");
+                let how = if gap_ms > 0 { ", submitted one by one" } else { "" };
+                let what = format!("{jobs} jobs, times {known}{how}: makespan over {what}");
                 Finding::at_most("BATCHES", what, Proof::Proxy, limit, mean(each))
                     .known(short)
                     .over_seeds(each)

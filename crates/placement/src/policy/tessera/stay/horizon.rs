@@ -15,6 +15,10 @@ const QUIET: f64 = 0.2;
 /// fast, a person does not.
 const BATCH_MS: f64 = 60_000.0;
 
+/// For how long no job must have arrived after a batch until it counts as complete, as a multiple of the time in which it
+/// arrived. Chosen: a process that has gone on for some time is expected to go on for as long again.
+const COMPLETE: f64 = 1.0;
+
 /// The least number of jobs that can be recognised as a batch. Chosen.
 const EVIDENCE_MIN: usize = 5;
 
@@ -84,6 +88,8 @@ pub(super) struct StayHorizon {
     closed: bool,
     /// Whether all jobs that wait or run were submitted together.
     batch: bool,
+    /// Whether that was long enough ago that no more of them seem to come ([`COMPLETE`]).
+    complete: bool,
     /// Whether too few jobs were seen to conclude anything.
     few: bool,
     /// How many jobs run.
@@ -94,7 +100,9 @@ impl StayHorizon {
     /// Derives the horizon from a survey, in which everything takes `ms` from `now` on. `running` is how many
     /// jobs run.
     pub(super) fn of(survey: &Survey, ms: f64, now: f64, running: f64) -> Self {
-        let batch = survey.newest - survey.oldest <= BATCH_MS;
+        let span = survey.newest - survey.oldest;
+        let batch = span <= BATCH_MS;
+        let complete = now - survey.newest >= COMPLETE * span;
         let closed = batch || now - survey.newest >= QUIET * ms;
         let later = survey.running.iter().filter(|at| **at > survey.oldest + BATCH_MS).count();
         let seen = super::float_count(survey.running.len().max(1));
@@ -102,12 +110,18 @@ impl StayHorizon {
         let few = survey.count < EVIDENCE_MIN && now - survey.newest < BATCH_MS;
         let unknown = if few { USUAL_JOBS } else { LONG_RUN * arrivals };
         let arrivals_in_long_run = unknown.max(LONG_RUN * arrivals);
-        Self { ms, arrivals, arrivals_in_long_run, closed, batch, few, running }
+        Self { ms, arrivals, arrivals_in_long_run, closed, batch, complete, few, running }
     }
 
     /// Returns whether all jobs that wait or run were submitted together.
     pub(super) const fn is_one_batch(&self) -> bool {
         self.batch
+    }
+
+    /// Returns whether all jobs that wait or run were submitted together, and no more of them seem to come. A script submits
+    /// one job after the other, and so does a lab whose jobs take seconds.
+    pub(super) const fn is_complete_batch(&self) -> bool {
+        self.batch && self.complete
     }
 
     /// Returns whether too few jobs were seen to conclude anything.
@@ -126,6 +140,12 @@ impl StayHorizon {
     /// Returns whether more jobs seem to come.
     pub(super) const fn is_open(&self) -> bool {
         !self.closed
+    }
+
+    /// Returns the same for jobs of unknown length. They are sized for their whole run while a batch is still arriving,
+    /// whereas a plan of known jobs is made again with each one.
+    pub(super) const fn is_open_for_unknown(&self) -> bool {
+        !self.closed || self.batch && !self.complete
     }
 
     /// Returns whether a job of this length has to begin now in order to end with the others.
