@@ -15,24 +15,20 @@ const NICE: i32 = -10;
 /// The number of `CAP_SYS_NICE`.
 const SYS_NICE: u32 = 23;
 
-/// Has this thread run before all ordinary threads of the machine, where the account may do that.
+/// Has this thread run before busy threads, where the account may do that. It is a nice value and no real-time policy:
+/// Linux wakes a real-time thread on the processor on which it ran last, also if another one is idle. There it interrupted
+/// the programs of holders (`docs/benchmarks.md`).
 ///
-/// Launches of all fillers wait for it, and data loaders keep every processor busy. It runs for microseconds
-/// at a time, and Linux leaves ordinary threads a twentieth of the time whatever it does.
+/// Launches of all fillers wait for it, and data loaders keep every processor busy. It runs for microseconds at a time.
 pub fn raise() {
-    let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: plain numbers and a structure of ours; zero is this thread.
-    unsafe {
-        if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
-            // The agent was started with another one on purpose.
-            return;
-        }
-        // Programs that it starts are ordinary again.
-        let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
-        if libc::sched_setscheduler(0, policy, &raw const lowest) != 0 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
-        }
+    // SAFETY: a plain number; zero is this thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    if policy != libc::SCHED_OTHER {
+        // The agent was started with another one on purpose.
+        return;
     }
+    // Without the right to it the thread stays ordinary. Programs that it starts are ordinary again.
+    let _ = set_nice(0, NICE, libc::SCHED_FLAG_RESET_ON_FORK);
 }
 
 /// Returns whether this process may raise threads of jobs.
@@ -254,6 +250,25 @@ mod tests {
             drop(raised);
             assert_eq!(nice_of(named.thread).unwrap(), before);
         });
+    }
+
+    #[test]
+    fn a_thread_that_raises_itself_has_no_real_time_policy_and_starts_ordinary_programs() {
+        if !may_raise() {
+            eprintln!("SKIPPED: this account may raise no threads");
+            return;
+        }
+        let raised = std::thread::spawn(|| {
+            let ordinary = libc::sched_param { sched_priority: 0 };
+            // SAFETY: plain numbers and a structure of ours; zero is this thread.
+            unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const ordinary) };
+            raise();
+            let nice_of_this = || nice_of(u32::try_from(gettid().as_raw_nonzero().get()).unwrap());
+            let started = std::thread::spawn(move || nice_of_this().unwrap());
+            (nice_of_this().unwrap(), started.join().unwrap())
+        });
+
+        assert_eq!(raised.join().unwrap(), (Some(NICE), Some(0)));
     }
 
     #[test]
