@@ -104,7 +104,7 @@ pub(super) fn split<'q>(
     (jobs(ordered), jobs(rest))
 }
 
-/// Replaces the assumed times of jobs of which nothing is known, if others are known: such a job is expected to take
+/// Replaces the assumed times of jobs of which nothing is known, if others are known. Such a job is expected to take
 /// [`LONGER`] times as long as the mean of those. Otherwise it would count as long among jobs of seconds, be served after all
 /// of them, and its task would never become known.
 pub(super) fn expect_usual_length(waiting: &mut [TimedJob<'_>]) {

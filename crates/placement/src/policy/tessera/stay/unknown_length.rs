@@ -31,8 +31,8 @@ const PREFERRED_IF_CLOSED: &[(f64, f64)] = &[(14.0, 0.4), (60.0, 0.2)];
 const PREFERRED_BY_LARGER: f64 = 0.4;
 
 /// The same for the first jobs of an idle cluster. More may follow at once: they are the first of a script that submits one
-/// job after the other. Chosen on seeds 301 to 340: on smaller slices, batches of 5 to 20 jobs that are submitted one by one
-/// take up to twice as long as those that are submitted at once.
+/// job after the other. Chosen on seeds 301 to 340. On smaller slices, batches of 5 to 20 jobs that are submitted one by one
+/// take up to twice as long.
 const PREFERRED_BY_FIRST: f64 = 0.4;
 
 /// How much a job that runs counts among them. Chosen: it is half done on average.
