@@ -2,7 +2,8 @@
 //!
 //! Such a job may turn out to be the longest. On a small slice it would then run on alone in the end. So the fewer jobs
 //! there are, the larger are the parts of a GPU that it prefers ([`least_part`]): half, then a quarter, then any. This
-//! orders sizes and excludes none: a job takes a small slice if no other is free, and never waits for a larger one.
+//! orders sizes and excludes none: a job takes a small slice if no other is free. Other jobs choose before it then, and one
+//! that finds no place may reserve that slice.
 //!
 //! A job of which not even the memory is known keeps the order by cost: it may run out of memory on any slice, and
 //! then starts again.
