@@ -341,29 +341,6 @@ fn a_user_with_long_jobs_gets_what_is_due_next_to_one_with_many_short_ones() {
     }
 }
 
-#[test]
-fn a_batch_that_a_script_submits_one_by_one_takes_hardly_longer_than_at_once() {
-    const SEEDS: u64 = 5;
-    let overheads = Overheads { times: RunTimeKnowledge::Unknown, ..Overheads::default() };
-    for jobs in [5, 10, 20] {
-        let makespan = |seed: u64, gap_ms: u64| {
-            let named = format!("poisson:jobs={jobs},gap=0");
-            let mut batch = workload::built_in(&named, seed).unwrap().jobs;
-            workload::limit_movable(&mut batch, 0, seed);
-            for (place, job) in (0..).zip(&mut batch) {
-                job.submit_ms = place * gap_ms;
-            }
-            let done = simulated(&batch, "a100-40gb", &Tessera::default(), overheads);
-            done.jobs.iter().map(|job| job.end_ms).max().unwrap()
-        };
-        let all = |gap_ms| (1..=SEEDS).map(|seed| makespan(seed, gap_ms)).sum::<u64>();
-
-        let (at_once, one_by_one) = (all(0), all(50));
-
-        assert!(one_by_one * 5 < at_once * 6, "{jobs} jobs: {one_by_one} ms, at once {at_once} ms");
-    }
-}
-
 /// Long offline jobs that fill the cluster, and every fourth job is a short online one.
 fn with_services(seed: u64, jobs: u64, gap: u64, movable: u8) -> Vec<SimulatedJob> {
     let name = format!("poisson:jobs={jobs},gap={gap}");
