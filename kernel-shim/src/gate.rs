@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tessera_frames::gate::{GATE_BYTES, GatePage};
+use tessera_frames::gate::{GATE_BYTES, GatePage, ReportPace};
 use tessera_kernel_queue::{GateState, KernelIndex, LastLaunch, Nanos};
 use tessera_wire::gate_page;
 
@@ -132,10 +132,16 @@ fn wake_all(bell: &AtomicU32) {
     }
 }
 
-/// Returns whether a holder's report of the end of its work may wait for the next report.
+/// Returns how soon a holder reports.
 #[inline]
-pub fn reports_may_wait() -> bool {
-    page().is_some_and(GatePage::reports_may_wait)
+pub fn report_pace() -> ReportPace {
+    page().map_or(ReportPace::Prompt, GatePage::report_pace)
+}
+
+/// Returns whether the report of a launch that was made is awaited. Then this caller, and no other, has it made.
+#[inline]
+pub fn take_report(count: u64) -> bool {
+    page().is_some_and(|page| page.take_report(count))
 }
 
 /// Returns the queue's last heartbeat on the page.

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tessera_frames::gate::ReportPace;
 use tessera_kernel_queue::Nanos;
 
 use crate::abi::{CudaResult, DriverHandle, SUCCESS};
@@ -63,6 +64,9 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
     }
     if let Some(ticket) = ticket.as_ref().filter(|ticket| ticket.count > 0) {
         gate::wake_filler(ticket.count);
+        if gate::take_report(ticket.count) {
+            ring::end_pause_early();
+        }
     }
     if let Some(ticket) = ticket
         && (code != SUCCESS
@@ -260,7 +264,7 @@ pub fn report_idle(number: u64) {
         let at = clock::now().get();
         let kind = RecordKind::Sync;
         let record = RingRecord { kind, kernel: 0, launch: number, at, extra };
-        if terms::role() == terms::HOLD && gate::reports_may_wait() {
+        if terms::role() == terms::HOLD && gate::report_pace() != ReportPace::Prompt {
             ring::push(record);
         } else {
             // A gap begins: the sooner the queue knows it, the more of it can be filled.

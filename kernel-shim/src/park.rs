@@ -42,3 +42,33 @@ impl ParkFlag {
         self.0.store(false, Ordering::Relaxed);
     }
 }
+
+/// The pause of the reader between two looks at the records. Most of them wait for its end, and an urgent one ends it.
+pub struct PauseFlag {
+    paused: ParkFlag,
+    is_urgent: AtomicBool,
+}
+
+impl PauseFlag {
+    /// Returns the flag of a reader that does not pause.
+    pub const fn new(paused: ParkFlag, is_urgent: AtomicBool) -> Self {
+        Self { paused, is_urgent }
+    }
+
+    /// Called after an urgent record was added. Returns whether the reader pauses; then this caller, and no other,
+    /// wakes it.
+    pub fn end_early(&self) -> bool {
+        self.is_urgent.store(true, Ordering::Release);
+        self.paused.announce()
+    }
+
+    /// Prepares the reader for a pause. Returns false if there is an urgent record, or if `must_look` says so.
+    pub fn may_pause(&self, must_look: impl FnOnce() -> bool) -> bool {
+        self.paused.may_park(|| !self.is_urgent.swap(false, Ordering::AcqRel) && !must_look())
+    }
+
+    /// Notes that the reader pauses no longer.
+    pub fn end(&self) {
+        self.paused.unpark();
+    }
+}

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use crate::park::ParkFlag;
+use crate::park::{ParkFlag, PauseFlag};
 
 /// The number of slots. At 200,000 launches a second, the session's thread may be delayed for a third
 /// of a second.
@@ -78,7 +78,8 @@ static RING: Ring = Ring {
 /// Whether the session's thread sleeps and must be woken by a write to [`BELL_FD`].
 static PARKED: ParkFlag = ParkFlag::new(AtomicBool::new(false));
 /// Whether the session's thread pauses between two looks at the records of a holder. Only urgent ones wake it.
-static PAUSED: ParkFlag = ParkFlag::new(AtomicBool::new(false));
+static PAUSE: PauseFlag =
+    PauseFlag::new(ParkFlag::new(AtomicBool::new(false)), AtomicBool::new(false));
 /// An eventfd; below zero while there is none.
 static BELL_FD: AtomicI32 = AtomicI32::new(-1);
 
@@ -129,20 +130,26 @@ fn ring_bell() {
     }
 }
 
-/// Prepares the session's thread for a pause. Returns false if there is a record.
-pub fn may_pause() -> bool {
-    PAUSED.may_park(|| RING.is_empty())
+/// Prepares the session's thread for a pause. Returns false if there is a record: any, or for a long pause an urgent one.
+pub fn may_pause(is_long: bool) -> bool {
+    PAUSE.may_pause(|| !is_long && !RING.is_empty())
 }
 
 /// Notes that the session's thread pauses no longer.
 pub fn end_pause() {
-    PAUSED.unpark();
+    PAUSE.end();
 }
 
 /// Adds a record that the reader gets at once, even if it pauses.
 pub fn push_urgent(entry: RingRecord) {
     push(entry);
-    if PAUSED.announce() {
+    end_pause_early();
+}
+
+/// Wakes the reader if it pauses, so that it gets what was added until now.
+#[cold]
+pub fn end_pause_early() {
+    if PAUSE.end_early() {
         ring_bell();
     }
 }

@@ -53,6 +53,27 @@ struct WaitLine {
     bell: AtomicU32,
 }
 
+/// When holders report.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+struct ReportLine {
+    /// See [`ReportPace`].
+    pace: AtomicU64,
+    /// The launch whose report is awaited; 0 for none.
+    launches: AtomicU64,
+}
+
+/// How soon a holder reports its launches and the ends of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportPace {
+    /// Launches a moment later, and ends at once.
+    Prompt,
+    /// Both a moment later.
+    Soon,
+    /// Both a few milliseconds later, or when the named launch was made.
+    Named,
+}
+
 /// The page. Any bytes are a valid page.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
@@ -64,7 +85,7 @@ pub struct GatePage {
     // Pages of agents before version 5 of the protocol have zeros here, and nobody uses them.
     last: LastLine,
     wait: WaitLine,
-    reports: GateLine,
+    reports: ReportLine,
 }
 
 const _: () = assert!(size_of::<GatePage>() == GATE_BYTES);
@@ -121,11 +142,7 @@ impl GatePage {
 
     /// Returns whether a session waits for a launch that was made. A holder calls this after its own, and rings if so.
     pub fn take_wait(&self, count: u64) -> bool {
-        fence(Ordering::SeqCst);
-        let awaited = self.wait.launches.load(Ordering::Acquire);
-        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        (1..=count).contains(&awaited)
-            && self.wait.launches.compare_exchange(awaited, 0, order, failed).is_ok()
+        take(&self.wait.launches, count)
     }
 
     /// Changes the bell's number, and returns the bell to wake those that sleep on it.
@@ -139,14 +156,35 @@ impl GatePage {
         &self.wait.bell
     }
 
-    /// Sets whether holders may report the ends of their work a moment later. Only the queue calls this.
-    pub fn let_reports_wait(&self, may_wait: bool) {
-        self.reports.0.store(may_wait.into(), Ordering::Release);
+    /// Sets how soon holders report, and the launch whose report is awaited; 0 for none. Only the queue calls this.
+    ///
+    /// A launch that was made before is not noticed: the caller looks at [`Self::gate`] afterwards.
+    pub fn set_reports(&self, pace: ReportPace, launches: u64) {
+        self.reports.launches.store(launches, Ordering::Release);
+        let pace = match pace {
+            ReportPace::Prompt => 0,
+            // Shims that know no named launches report soon then.
+            ReportPace::Soon => 1,
+            ReportPace::Named => 2,
+        };
+        self.reports.pace.store(pace, Ordering::Release);
+        // Either the holder's look below sees this, or the caller's look sees its launch.
+        fence(Ordering::SeqCst);
     }
 
-    /// Returns whether a holder may report the end of its work with its next report, instead of at once.
-    pub fn reports_may_wait(&self) -> bool {
-        self.reports.0.load(Ordering::Acquire) != 0
+    /// Returns how soon a holder reports.
+    pub fn report_pace(&self) -> ReportPace {
+        match self.reports.pace.load(Ordering::Acquire) {
+            0 => ReportPace::Prompt,
+            2 => ReportPace::Named,
+            _ => ReportPace::Soon,
+        }
+    }
+
+    /// Returns whether the report of a launch that was made is awaited. A holder calls this after its own, and reports at
+    /// once if so.
+    pub fn take_report(&self, count: u64) -> bool {
+        take(&self.reports.launches, count)
     }
 
     /// Sets the epoch. Only the queue calls this.
@@ -163,6 +201,14 @@ impl GatePage {
     pub fn heartbeat(&self) -> Nanos {
         Nanos::new(self.heartbeat.0.load(Ordering::Acquire))
     }
+}
+
+/// Clears an awaited launch if it was made. Returns whether this caller, and no other, did.
+fn take(awaited: &AtomicU64, count: u64) -> bool {
+    fence(Ordering::SeqCst);
+    let launches = awaited.load(Ordering::Acquire);
+    let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+    (1..=count).contains(&launches) && awaited.compare_exchange(launches, 0, order, failed).is_ok()
 }
 
 /// Returns whether a queue is dead whose last frame, or the begin of the wait, was at `last_sign` and whose page

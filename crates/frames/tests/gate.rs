@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use tessera_frames::gate::{
-    GatePage, HEARTBEAT_EVERY, QUEUE_DEAD_AFTER, QUEUE_HANGS_AFTER, is_queue_dead,
+    GatePage, HEARTBEAT_EVERY, QUEUE_DEAD_AFTER, QUEUE_HANGS_AFTER, ReportPace, is_queue_dead,
 };
 use tessera_kernel_queue::{Epoch, KernelIndex, LastLaunch, Nanos};
 
@@ -57,13 +57,17 @@ fn a_holder_rings_once_for_the_launch_that_is_awaited_or_a_later_one() {
 }
 
 #[test]
-fn reports_of_ends_wait_only_while_the_queue_allows_it() {
+fn holders_report_as_soon_as_the_queue_says_and_the_named_launch_once() {
     let page = GatePage::default();
-    assert!(!page.reports_may_wait(), "nor do they with a queue that knows nothing of this");
-    page.let_reports_wait(true);
-    assert!(page.reports_may_wait());
-    page.let_reports_wait(false);
-    assert!(!page.reports_may_wait());
+    assert_eq!(page.report_pace(), ReportPace::Prompt, "so with a queue that knows no other");
+    page.set_reports(ReportPace::Soon, 0);
+    assert_eq!(page.report_pace(), ReportPace::Soon);
+    assert!(!page.take_report(1), "none is named");
+
+    page.set_reports(ReportPace::Named, 3);
+    assert_eq!(page.report_pace(), ReportPace::Named);
+    assert!(!page.take_report(2));
+    assert!(page.take_report(4) && !page.take_report(5));
 }
 
 #[test]

@@ -84,11 +84,17 @@ impl LaunchCourse {
         self.context = 0;
     }
 
-    /// Returns the launches that are expected next, the nearest first. None if the last ones were not the expected ones.
-    pub fn upcoming(&self) -> impl Iterator<Item = CourseStep> {
+    /// Returns the launches that are expected next without the first `skipped`, the nearest first. None if the last ones
+    /// were not the expected ones.
+    ///
+    /// What followed the last time may be shorter than what is asked for. It is then expected to be repeated.
+    pub fn upcoming(&self, skipped: u64) -> impl Iterator<Item = CourseStep> {
         let trusted = self.expected.filter(|_| self.right >= RIGHT_MIN);
-        let until = if trusted.is_some() { self.total } else { 0 };
-        (trusted.unwrap_or(0)..until).map_while(|at| self.step(Some(at)))
+        trusted.into_iter().flat_map(move |from| {
+            let period = (self.total - from).max(1);
+            (0..STEPS_MAX as u64)
+                .map_while(move |at| self.step(Some(from + (skipped + at) % period)))
+        })
     }
 
     /// Returns the step at a position, if it is remembered.
@@ -133,7 +139,7 @@ mod tests {
     }
 
     fn expected(course: &LaunchCourse, most: usize) -> Vec<u16> {
-        course.upcoming().take(most).map(|step| step.kernel.get()).collect()
+        course.upcoming(0).take(most).map(|step| step.kernel.get()).collect()
     }
 
     /// A task: a block that is repeated five times, and an end.
@@ -156,6 +162,17 @@ mod tests {
             }
             course.add(step(*kernel));
         }
+    }
+
+    #[test]
+    fn what_is_expected_goes_on_beyond_what_was_seen_since_and_some_of_it_can_be_skipped() {
+        let mut course = LaunchCourse::default();
+        (0..60).for_each(|at| course.add(step(at % 3)));
+
+        assert_eq!(expected(&course, 7), [0, 1, 2, 0, 1, 2, 0]);
+        let skipped = course.upcoming(1_000_000).take(3).map(|step| step.kernel.get());
+        assert_eq!(skipped.collect::<Vec<_>>(), [1, 2, 0]);
+        assert_eq!(course.upcoming(0).count(), STEPS_MAX, "it ends");
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub use measure::KernelSample;
 pub use predict::GapPredictor;
 pub use profile::{KernelProfile, TaskProfile};
 pub use profile_delta::ProfileDelta;
-pub use queue::KernelQueue;
+pub use queue::{KernelQueue, ReportNeed};
 pub use relatives::TimeEstimate;
 pub use rules::{Ageing, GrantSize, KernelSharing, QueueRules};
 pub use time::Nanos;

@@ -15,6 +15,7 @@ mod gaps;
 mod grants;
 mod launches;
 mod learning;
+mod reports;
 mod roles;
 mod session;
 
@@ -24,13 +25,15 @@ use crate::action::{QueueAction, QueueRefusal, Role};
 use crate::counters::QueueCounters;
 use crate::event::{Join, QueueEvent};
 use crate::ids::{KernelId, SessionId, TaskKey};
-use crate::lease::GateState;
+use crate::lease::{GateState, LastLaunch};
 use crate::limits::{ACTIONS_MAX, RUNNING_MAX, SESSIONS_MAX, TASKS_MAX};
 use crate::loss::LossBudget;
 use crate::profile::TaskProfile;
 use crate::rules::QueueRules;
 use crate::time::Nanos;
 use crate::waiting::WaitingLaunches;
+pub use reports::ReportNeed;
+
 use ageing::AgeingState;
 use launches::RunningKernel;
 use session::{QueueSession, SliceOwner};
@@ -61,6 +64,8 @@ pub struct KernelQueue {
     served: Nanos,
     /// The last state of the gate that the queue knows.
     gate: GateState,
+    /// What the gate page showed last.
+    seen: LastLaunch,
     grants: u64,
     ageing: AgeingState,
     /// The budget of holders' time for filling gaps.
@@ -100,6 +105,7 @@ impl KernelQueue {
             tail: Nanos::ZERO,
             served: Nanos::ZERO,
             gate: GateState::default(),
+            seen: LastLaunch::default(),
             grants: 0,
             ageing: AgeingState::default(),
             fills: LossBudget::full(Self::fills_saved_max(&rules)),
@@ -130,8 +136,11 @@ impl KernelQueue {
     ///
     /// Otherwise a holder that died between its count and its message would end every later grant.
     /// Call this when the count has not changed for longer than a message takes.
-    pub const fn set_launch_count(&mut self, launches: u64) {
+    pub fn set_launch_count(&mut self, launches: u64) {
         self.gate.launches = launches;
+        if self.seen.count > launches {
+            self.seen = LastLaunch::default();
+        }
         // A new page counts from zero: its launches are not before a gap of the old one.
         if self.entered_at > launches {
             self.entered_at = launches;

@@ -6,7 +6,7 @@ mod scene;
 use scene::{K0, Scene, granted, ms, profile, us};
 use tessera_kernel_queue::{
     GapOpening, GateState, Grant, GrantBudget, GrantKind, KernelIndex, LastLaunch, LaunchDecision,
-    Nanos, QueueAction, QueueEvent, QueueRules, SessionId,
+    Nanos, QueueAction, QueueEvent, QueueRules, ReportNeed, SessionId,
 };
 
 /// The holder's task: nine kernels of 50 µs in a row, each launched 60 µs after the last. A gap of 2 ms follows.
@@ -295,22 +295,22 @@ fn a_kernel_that_fits_no_gap_ages_although_small_ones_of_another_session_are_gra
 fn reports_of_a_holder_may_wait_while_it_repeats_itself_or_nobody_waits_for_its_gaps() {
     let mut play = Repeating::new(QueueRules::default());
     play.play_to(5);
-    assert!(play.scene.queue.reports_may_wait(), "no launch waits");
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::Soon, "no launch waits");
     // This one fits no gap.
     play.scene.request(2, KernelIndex::new(1));
-    assert!(!play.scene.queue.reports_may_wait(), "its gaps are not known in advance");
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::Prompt, "its gaps are not expected");
 
     play.play_to(73);
-    assert!(play.scene.queue.reports_may_wait());
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::At(None));
     let next = play.scene.now.plus(LATE_MAX).plus(us(60));
     play.scene.wait(next);
     play.scene.alive(&[1, 2]);
-    assert!(!play.scene.queue.reports_may_wait(), "it does something else");
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::Prompt, "it does something else");
 }
 
 #[test]
 fn reports_are_prompt_for_launches_that_are_not_granted_ahead() {
-    let may_wait = |rules: QueueRules, reads_gate: bool| {
+    let need = |rules: QueueRules, reads_gate: bool| {
         let mut play = Repeating::new(rules);
         if !reads_gate {
             play.scene.leave(2);
@@ -319,12 +319,106 @@ fn reports_are_prompt_for_launches_that_are_not_granted_ahead() {
         }
         play.play_to(73);
         play.scene.request(if reads_gate { 2 } else { 3 }, K0);
-        play.scene.queue.reports_may_wait()
+        play.scene.queue.report_need()
     };
     let rules = QueueRules::default();
 
-    assert!(may_wait(rules, true));
-    assert!(!may_wait(rules, false), "its shim knows nothing of such grants");
-    assert!(!may_wait(QueueRules { ahead: false, ..rules }, true));
-    assert!(!may_wait(rules.over_mps(), true));
+    assert_eq!(need(rules, true), ReportNeed::At(Some(80)), "the launch that begins the gap");
+    assert_eq!(need(rules, false), ReportNeed::Prompt, "its shim knows nothing of such grants");
+    assert_eq!(need(QueueRules { ahead: false, ..rules }, true), ReportNeed::Prompt);
+    assert_eq!(need(rules.over_mps(), true), ReportNeed::Prompt);
+}
+
+/// The gate page after so many launches, the last of which is made now.
+fn page(play: &Repeating, launches: u64) -> LastLaunch {
+    let kernel = u16::try_from((launches - 1) % u64::from(TASK)).unwrap();
+    LastLaunch { count: launches, kernel: KernelIndex::new(kernel), at: play.scene.now }
+}
+
+#[test]
+fn a_holder_without_reports_is_followed_on_the_gate_page() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    // Two tasks further, at the fourth launch: the gaps after launches 80 and 90 are over.
+    for _ in 0..20 {
+        play.pass(us(250));
+    }
+    play.scene.queue.observe(page(&play, 94));
+    let now = play.scene.now;
+
+    let (grant, opening) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+
+    assert_eq!((opening.launches, opening.kernel), (100, KernelIndex::new(9)));
+    assert_eq!(grant.from, now.plus(us(6 * 60 + 50)));
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::At(Some(100)));
+}
+
+#[test]
+fn a_gap_that_the_gate_page_shows_to_be_over_is_neither_filled_nor_in_the_way_of_the_next() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(79);
+    play.launch();
+    play.pass(us(100));
+    assert!(granted(&play.scene.request(2, K0), 2).is_some(), "the gap is there");
+
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(79);
+    play.launch();
+    play.pass(us(100));
+    play.scene.queue.observe(page(&play, 81));
+    let actions = play.scene.request(2, K0);
+    assert_eq!(granted(&actions, 2), None);
+    assert_eq!(granted_ahead(&actions).unwrap().1.launches, 90);
+}
+
+#[test]
+fn a_holder_whose_page_shows_another_launch_than_expected_has_to_report() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    play.pass(us(60));
+    // The fifth kernel of the task, where the fifteenth launch of it is due.
+    play.scene.queue.observe(LastLaunch { kernel: KernelIndex::new(8), ..page(&play, 75) });
+
+    assert_eq!(granted_ahead(&play.scene.request(2, K0)), None);
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::Prompt);
+
+    // The page may show what is being launched, and not yet its count.
+    play.scene.queue.observe(LastLaunch { kernel: KernelIndex::new(5), ..page(&play, 75) });
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::At(None));
+}
+
+#[test]
+fn in_a_gap_whose_begin_was_not_reported_a_launch_has_the_holder_report() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    for _ in 0..3 {
+        play.pass(us(140));
+    }
+    play.scene.queue.observe(page(&play, 80));
+    assert_eq!(play.scene.queue.report_need(), ReportNeed::At(None), "no launch waits");
+
+    let (_, opening) = granted_ahead(&play.scene.request(2, K0)).unwrap();
+    assert_eq!(opening.launches, 90, "the gap after the next one");
+    play.scene.request(3, K0);
+}
+
+#[test]
+fn any_page_is_harmless() {
+    let mut play = Repeating::new(QueueRules::default());
+    play.play_to(73);
+    for count in [0, 1, 74, 10_000, u64::MAX] {
+        for at in [Nanos::ZERO, Nanos::MAX] {
+            for kernel in [KernelIndex::new(3), KernelIndex::UNKNOWN] {
+                play.scene.queue.observe(LastLaunch { count, kernel, at });
+                play.scene.request(2, K0);
+                play.scene.alive(&[1, 2]);
+                let _ = play.scene.queue.report_need();
+            }
+        }
+    }
+    // Reports count, and a page that counts less than before is a new one.
+    play.scene.queue.observe(LastLaunch::default());
+    let before = play.ahead().0;
+    play.play_to(133);
+    assert!(play.ahead().0 > before);
 }

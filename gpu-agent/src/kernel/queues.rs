@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use tessera_frames::gate::{HEARTBEAT_EVERY, IDLE_HEARTBEAT_EVERY};
+use tessera_frames::gate::{HEARTBEAT_EVERY, IDLE_HEARTBEAT_EVERY, ReportPace};
 use tessera_frames::kernel::{
     Farewell, PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, SessionEnd, ShimHello, ShimRecord,
     ShimWelcome, ToShim,
 };
-use tessera_kernel_queue::{Epoch, GateState, Nanos, SessionId};
+use tessera_kernel_queue::{Epoch, GateState, Nanos, ReportNeed, SessionId};
 use tessera_model::{AttemptId, GpuId, SliceId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,8 +26,8 @@ use crate::sys::clock::monotonic_now;
 use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue};
 use tessera_agent_core::kernel::{Admission, PageOwner};
 
-/// A count of launches that is unchanged for so long was reported, or never will be.
-const COUNT_STABLE_AFTER: Nanos = Nanos::from_millis(5);
+/// A count of launches that is unchanged for so long was reported, or never will be. Reports take up to 4 ms.
+const COUNT_STABLE_AFTER: Nanos = Nanos::from_millis(15);
 /// Longest interval between pings to shims with waiting launches.
 const PING_EVERY: Nanos = Nanos::from_millis(10);
 /// Interval between updates of the shared numbers.
@@ -75,8 +75,8 @@ struct OpenSlice {
     pinged_at: Nanos,
     /// The page's count of launches, and when it last changed.
     counted: (u64, Nanos),
-    /// Whether the page allows holders to report the ends of their work later.
-    reports_may_wait: bool,
+    /// When holders report, as the page shows it.
+    report_need: ReportNeed,
 }
 
 struct OpenSession {
@@ -261,7 +261,10 @@ impl GpuQueues {
         let Some(opened) = self.sessions_by_id.get(&session) else { return false };
         let name = opened.slice.clone();
         let now = monotonic_now();
-        let work = |slice: &mut OpenSlice| slice.queue.add_records(session, records, now);
+        let work = |slice: &mut OpenSlice| {
+            slice.observe();
+            slice.queue.add_records(session, records, now)
+        };
         let Some(goes_on) = self.guarded(&name, work) else { return false };
         self.carry_out(&name, now);
         if !goes_on {
@@ -301,7 +304,10 @@ impl GpuQueues {
         self.events.flush();
         let names: Vec<_> = self.slices.keys().cloned().collect();
         for name in names {
-            self.guarded(&name, |slice| slice.queue.tick(now));
+            self.guarded(&name, |slice| {
+                slice.observe();
+                slice.queue.tick(now);
+            });
             if let Some(slice) = self.slices.get_mut(&name) {
                 slice.adopt_launch_count(now);
                 if slice.pinged_at.plus(PING_EVERY) <= now {
@@ -396,7 +402,14 @@ impl GpuQueues {
             }
         }
         self.effects = effects;
-        slice.write_reports_may_wait();
+        if slice.write_report_need() {
+            for session in slice.queue.holders() {
+                if let Some(opened) = self.sessions_by_id.get(&session) {
+                    // Without space there are frames enough to wake it.
+                    let _ = opened.port.frames.push(ToShim::Ping);
+                }
+            }
+        }
         for (session, why) in closed {
             if let Some(opened) = self.sessions_by_id.remove(&session) {
                 opened.port.close(why);
@@ -460,8 +473,8 @@ impl OpenSlice {
         let gate = open_page(settings, name, owner, (epoch, now));
         let queue = SliceQueue::new(settings.rules, GateState { epoch, launches: 0 }, now);
         let (heartbeat_at, pinged_at, counted) = (now, now, (0, now));
-        let reports_may_wait = false;
-        Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted, reports_may_wait }
+        let report_need = ReportNeed::Prompt;
+        Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted, report_need }
     }
 
     /// Gives the processes of another account their own page. Attempts of the earlier account are over, but the
@@ -481,7 +494,7 @@ impl OpenSlice {
         }
         self.owner = owner;
         self.gate = open_page(settings, name, owner, (self.epoch, now));
-        self.reports_may_wait = false;
+        self.report_need = ReportNeed::Prompt;
         self.counted = (0, now);
         self.queue.set_launch_count(0);
     }
@@ -493,12 +506,30 @@ impl OpenSlice {
         }
     }
 
-    fn write_reports_may_wait(&mut self) {
-        let may_wait = self.queue.reports_may_wait();
-        if std::mem::replace(&mut self.reports_may_wait, may_wait) != may_wait
-            && let Some(gate) = &self.gate
-        {
-            gate.page().let_reports_wait(may_wait);
+    /// Passes on what the page shows.
+    fn observe(&mut self) {
+        if let Some(gate) = &self.gate {
+            self.queue.observe(gate.page().last_launch());
+        }
+    }
+
+    /// Writes when holders report to the page. Returns whether a holder that reports later now has to report at once.
+    fn write_report_need(&mut self) -> bool {
+        let need = self.queue.report_need();
+        let before = std::mem::replace(&mut self.report_need, need);
+        let Some(gate) = self.gate.as_ref().filter(|_| before != need) else { return false };
+        let (pace, launches) = match need {
+            ReportNeed::Prompt => (ReportPace::Prompt, 0),
+            ReportNeed::Soon => (ReportPace::Soon, 0),
+            ReportNeed::At(launches) => (ReportPace::Named, launches.unwrap_or(0)),
+        };
+        gate.page().set_reports(pace, launches);
+        match (before, need) {
+            // It may not look at the page for some milliseconds.
+            (ReportNeed::At(_), ReportNeed::Prompt) => true,
+            // That launch may have been made before it was named.
+            (_, ReportNeed::At(Some(launches))) => gate.page().gate().launches >= launches,
+            _ => false,
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use tessera_frames::gate::ReportPace;
 use tessera_frames::kernel::{
     PROTOCOL_VERSION, PROTOCOL_VERSION_MIN, PROTOCOL_WITH_SESSION_THREAD, ShimHello, ShimRecord,
     ShimWelcome, ToQueue, ToShim,
@@ -18,7 +19,7 @@ use super::outbox::RecordOutbox;
 use super::{CudaDevice, SessionOver, pinned};
 use crate::pause::PauseTimer;
 use crate::settings::ShimSettings;
-use crate::{filler, kernel_catalog, recall, ring, session, state, terms};
+use crate::{filler, gate, kernel_catalog, recall, ring, session, state, terms};
 
 /// Limit for connecting: far longer than it takes if the queue is alive.
 const CONNECT_MAX: Duration = Duration::from_millis(600);
@@ -30,6 +31,9 @@ const SLOW_EVERY: Duration = Duration::from_millis(100);
 /// they are fetched at this interval, or when the holder's work ends. After so many empty looks the thread sleeps.
 const PACE: Duration = Duration::from_micros(300);
 const PACED_LOOKS: u32 = 20;
+
+/// The same interval while the queue names the launches whose reports it needs ([`ReportPace::Named`]).
+const NAMED_PACE: Duration = Duration::from_millis(4);
 
 /// Everything that is needed to connect.
 pub struct QueueLink {
@@ -141,8 +145,13 @@ async fn receive(reader: &mut FrameReader) -> SessionOver {
         };
         filler::note_frame();
         match frame {
-            ToShim::Welcome(_) | ToShim::Ping => {}
-            ToShim::Role(role) => session::set_role(role),
+            ToShim::Welcome(_) => {}
+            // The queue sends one to a holder whose report it needs now.
+            ToShim::Ping => ring::end_pause_early(),
+            ToShim::Role(role) => {
+                session::set_role(role);
+                ring::end_pause_early();
+            }
             ToShim::Grant(grant) => filler::receive(grant),
             ToShim::GrantAhead { grant, opening } => filler::receive_ahead(grant, opening),
             ToShim::Revoke { grant } => filler::revoke(grant),
@@ -227,11 +236,13 @@ async fn send(
 /// Pauses until it is time for the next look at the ring, or a record must not wait. The queue's frames are handled
 /// meanwhile.
 async fn pause(bell: &AsyncFd<OwnedFd>, timer: &PauseTimer) {
-    if ring::may_pause() {
+    let is_named = terms::role() == terms::HOLD && gate::report_pace() == ReportPace::Named;
+    let pace = if is_named { NAMED_PACE } else { PACE };
+    if ring::may_pause(is_named) {
         let elapsed = async {
-            if timer.wait(PACE).await.is_err() {
+            if timer.wait(pace).await.is_err() {
                 // The program possibly closed the descriptor. The runtime's timer is coarser.
-                tokio::time::sleep(PACE).await;
+                tokio::time::sleep(pace).await;
             }
         };
         tokio::select! {

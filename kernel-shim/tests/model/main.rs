@@ -35,8 +35,8 @@ use tessera_kernel_queue::{
 };
 
 use first_wait::FirstWait;
-use gate::GatePage;
-use park::ParkFlag;
+use gate::{GatePage, ReportPace};
+use park::{ParkFlag, PauseFlag};
 use signal::Signalled;
 
 /// No wait is that long: the checker's clocks don't advance.
@@ -262,6 +262,74 @@ fn who_sees_a_holders_count_sees_what_it_launched() {
         }
         holder.join().unwrap();
     });
+}
+
+/// A holder makes a launch whose report is awaited, while the session's thread is about to pause until somebody wakes it.
+/// Returns whether it pauses without the record.
+fn report_named_launch(is_told: bool) -> bool {
+    let page = Arc::new(GatePage::default());
+    let pause =
+        Arc::new(PauseFlag::new(ParkFlag::new(AtomicBool::new(false)), AtomicBool::new(false)));
+    let (record, bell) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    page.open();
+    page.set_reports(ReportPace::Named, 1);
+    let holder = {
+        let (page, pause) = (Arc::clone(&page), Arc::clone(&pause));
+        let (record, bell) = (Arc::clone(&record), Arc::clone(&bell));
+        thread::spawn(move || {
+            let count = page.add_launch(KernelIndex::new(7), KERNEL);
+            record.store(true, Ordering::Release);
+            if page.take_report(count) && is_told && pause.end_early() {
+                bell.store(true, Ordering::Release);
+            }
+        })
+    };
+    while !record.load(Ordering::Acquire) {
+        if pause.may_pause(|| false) {
+            // It sleeps: what the holder does is all that can wake it.
+            holder.join().unwrap();
+            return !bell.load(Ordering::Acquire);
+        }
+        pause.end();
+    }
+    holder.join().unwrap();
+    false
+}
+
+#[test]
+fn the_launch_whose_report_is_awaited_always_ends_the_pause_of_the_sessions_thread() {
+    loom::model(|| assert!(!report_named_launch(true)));
+}
+
+#[test]
+fn the_checker_finds_a_holder_that_does_not_end_the_pause() {
+    let missed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let found = std::sync::Arc::clone(&missed);
+    loom::model(move || {
+        found.fetch_or(report_named_launch(false), Ordering::Relaxed);
+    });
+    assert!(missed.load(Ordering::Relaxed));
+}
+
+/// A queue names a launch that the holder is making. Returns whether nobody knows that it was made.
+fn name_late() -> bool {
+    let page = Arc::new(GatePage::default());
+    page.open();
+    let holder = {
+        let page = Arc::clone(&page);
+        thread::spawn(move || {
+            let count = page.add_launch(KernelIndex::new(7), KERNEL);
+            page.take_report(count)
+        })
+    };
+    page.set_reports(ReportPace::Named, 1);
+    let is_made = page.gate().launches >= 1;
+    !holder.join().unwrap() && !is_made
+}
+
+#[test]
+fn a_launch_that_is_named_while_it_is_made_is_noticed_by_the_holder_or_by_the_queue() {
+    loom::model(|| assert!(!name_late()));
 }
 
 /// A thread waits until a number outside of the lock has a value: a role, or what is known of a kernel.

@@ -13,6 +13,7 @@ use super::KernelQueue;
 use super::delays::AgeingPrice;
 use super::gaps::{IdleWindow, may_get_grant};
 use super::grants::GrantTerms;
+use super::reports::CoursePosition;
 use super::session::QueueSession;
 use crate::action::Role;
 use crate::course::CourseStep;
@@ -25,7 +26,7 @@ use crate::time::Nanos;
 /// How far ahead a gap is looked for. Until it begins, the session gets no other grant of a gap.
 const HORIZON: Nanos = Nanos::from_millis(20);
 /// How much later than expected the gap may begin.
-const LATE_MAX: Nanos = Nanos::from_millis(5);
+pub(super) const LATE_MAX: Nanos = Nanos::from_millis(5);
 /// How much longer than expected the device may be busy.
 const BACKLOG_MAX: Nanos = Nanos::from_micros(100);
 /// How long before the gap a thread that waits for it is woken, at least. It then looks at the gate without sleeping.
@@ -124,8 +125,8 @@ impl KernelQueue {
     pub(super) fn grant_ahead(&mut self) {
         let is_possible = self.grants_gaps_ahead()
             && self.may_grant_gap()
-            // A gap that is used may last longer than predicted.
-            && !self.is_entered();
+            // A gap that is used may last longer than predicted, unless the gate page shows that it is over.
+            && (!self.is_entered() || self.is_overtaken());
         if !is_possible {
             return;
         }
@@ -168,35 +169,15 @@ impl KernelQueue {
         );
     }
 
-    /// Returns whether the holders' reports of the ends of their work may wait for a moment.
-    ///
-    /// Such a report wakes two threads at the begin of each gap, next to the holder's own. It is of use only if a launch
-    /// waits that may run in the gap. If the holder goes on as expected, the gaps that are long enough are granted ahead.
-    pub fn reports_may_wait(&self) -> bool {
-        if self.waiting.is_empty() {
-            return true;
-        }
-        self.grants_gaps_ahead()
-            && self.only_holder().is_some_and(|holder| self.is_on_course(holder))
-            && self.sessions.iter().all(|session| session.role != Role::Fill || session.reads_gate)
-    }
-
     /// Returns whether the rules allow grants ahead.
-    fn grants_gaps_ahead(&self) -> bool {
+    pub(super) fn grants_gaps_ahead(&self) -> bool {
         self.rules.ahead
             && self.rules.sharing == KernelSharing::Interleaved
             && self.rules.grants == GrantSize::Gap
     }
 
-    /// Returns whether a holder's next launch is known, and not overdue.
-    fn is_on_course(&self, holder: usize) -> bool {
-        let session = &self.sessions[holder];
-        let next = session.course.as_ref().and_then(|course| course.upcoming().next());
-        next.is_some_and(|step| session.launched.0.plus(step.since).plus(LATE_MAX) >= self.now)
-    }
-
     /// Returns the holder, if there is one that shows its launches on the gate page and whose predicted ends are right.
-    fn only_holder(&self) -> Option<usize> {
+    pub(super) fn only_holder(&self) -> Option<usize> {
         let mut holders = (0..self.sessions.len()).filter(|at| self.sessions[*at].role.is_holder());
         let holder = holders.next().filter(|_| holders.next().is_none())?;
         let session = &self.sessions[holder];
@@ -214,20 +195,26 @@ impl KernelQueue {
         if needed == Nanos::MAX {
             return None;
         }
-        let (launched_at, launches) = session.launched;
-        let latest = self.now.plus(HORIZON);
-        let mut steps = (launches + 1..).zip(course.upcoming()).peekable();
-        let next_at = launched_at.plus(steps.peek()?.1.since);
-        if next_at.plus(LATE_MAX) < self.now {
+        let position = self.position_of(holder)?;
+        if !self.is_on_time(holder, position) {
             // It does not go on as before.
             return None;
         }
-        // If it is late, so is the gap.
-        let mut at = launched_at.plus(self.now.minus(next_at));
+        let latest = self.now.plus(HORIZON);
+        let launches = session.launched.1;
+        // When launches without a report were made follows from the last one.
+        let unreported = course.upcoming(0).zip(0..position.unreported);
+        let since_report = unreported.fold(Nanos::ZERO, |sum, (step, _)| sum.plus(step.since));
+        let mut at = position.at.minus(since_report);
         let mut before = session.last;
         let (mut tail, mut burst) = (self.tail, session.gap.map_or(Nanos::ZERO, |gap| gap.took));
+        let mut steps = (launches + 1..).zip(course.upcoming(0)).peekable();
         while let Some((launches, step)) = steps.next() {
             at = at.plus(step.since);
+            if launches == position.launches + 1 {
+                // If it is late, so is the gap.
+                at = at.max(self.now);
+            }
             if at > latest {
                 return None;
             }
@@ -240,7 +227,10 @@ impl KernelQueue {
             tail =
                 took.map_or_else(|| tail.max(at.plus(step.busy)), |took| tail.max(at).plus(took));
             let was_idle = steps.peek().map(|(_, next)| next.since.minus(step.busy));
-            if was_idle.is_some_and(|idle| idle > needed) && profile.took(step.kernel).is_some() {
+            if launches > position.launches
+                && was_idle.is_some_and(|idle| idle > needed)
+                && profile.took(step.kernel).is_some()
+            {
                 let gap = CurrentGap { before, kernel: step.kernel, elapsed: Nanos::ZERO };
                 let predicted = self.rules.predictor.predict(profile, session.correction, gap);
                 if let GapPrediction::Idle(length) = predicted
@@ -251,7 +241,7 @@ impl KernelQueue {
                     let begin = tail.max(at.plus(step.busy)).plus(delay);
                     let length = length.minus(delay);
                     let (kernel, busy) = (step.kernel, begin.minus(at));
-                    let wake = self.wake_before(holder, begin, launches);
+                    let wake = self.wake_before(holder, position, (begin, launches));
                     return Some(ExpectedGap { launches, kernel, busy, begin, length, wake });
                 }
             }
@@ -261,12 +251,16 @@ impl KernelQueue {
     }
 
     /// Returns the last launch before a gap that is far enough before it for a thread to be awake in time.
-    fn wake_before(&self, holder: usize, begin: Nanos, last: u64) -> u64 {
-        let session = &self.sessions[holder];
-        let (mut at, launches) = session.launched;
-        let mut wake = launches + 1;
-        let steps = session.course.iter().flat_map(|course| course.upcoming());
-        for (launches, step) in (launches + 1..=last).zip(steps) {
+    fn wake_before(
+        &self,
+        holder: usize,
+        position: CoursePosition,
+        (begin, last): (Nanos, u64),
+    ) -> u64 {
+        let course = self.sessions[holder].course.iter();
+        let (mut at, mut wake) = (position.at, position.launches + 1);
+        let steps = course.flat_map(|course| course.upcoming(position.unreported));
+        for (launches, step) in (position.launches + 1..=last).zip(steps) {
             at = at.plus(step.since);
             if begin.minus(at) < WAKE_LEAD {
                 break;

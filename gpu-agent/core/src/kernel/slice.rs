@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use tessera_frames::kernel::{PROTOCOL_WITH_GRANTS_AHEAD, SessionEnd, ShimWelcome, ToShim};
 use tessera_kernel_queue::event::Join;
 use tessera_kernel_queue::{
-    Epoch, GateState, KernelQueue, Nanos, ProfileDelta, QueueAction, QueueEvent, QueueRefusal,
-    QueueRules, Role, SessionId, TaskKey, TaskProfile,
+    Epoch, GateState, KernelQueue, LastLaunch, Nanos, ProfileDelta, QueueAction, QueueEvent,
+    QueueRefusal, QueueRules, ReportNeed, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::AttemptId;
 use tessera_model::spec::Priority;
@@ -234,9 +234,20 @@ impl SliceQueue {
         self.queue.waiting().iter().count()
     }
 
-    /// Returns whether holders may report the ends of their work a moment later.
-    pub fn reports_may_wait(&self) -> bool {
-        self.queue.reports_may_wait()
+    /// Notes what the gate page shows now.
+    pub fn observe(&mut self, last: LastLaunch) {
+        self.queue.observe(last);
+    }
+
+    /// Returns when the next report of the holder is needed.
+    pub fn report_need(&self) -> ReportNeed {
+        self.queue.report_need()
+    }
+
+    /// Returns the sessions of holders.
+    pub fn holders(&self) -> impl Iterator<Item = SessionId> {
+        let holders = self.queue.sessions().filter(|(_, role)| role.is_holder());
+        holders.map(|(session, _)| session)
     }
 
     /// Returns the sessions in which a launch may be waiting. They need heartbeats from the queue.
