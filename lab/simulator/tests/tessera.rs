@@ -423,3 +423,30 @@ fn on_a_full_cluster_online_jobs_start_at_once_and_offline_jobs_lose_little() {
         "{with} ms instead of {without} ms, {lost} ms lost"
     );
 }
+
+#[test]
+fn a_batch_that_a_script_submits_one_by_one_takes_hardly_longer_than_at_once() {
+    const SEEDS: u64 = 20;
+    let overheads = Overheads { times: RunTimeKnowledge::Unknown, ..Overheads::default() };
+    // The first job does not know that others follow: the fewer there are, the more that matters.
+    for (jobs, at_most) in [(5, 135), (10, 120), (20, 110)] {
+        let makespan = |seed: u64, gap_ms: u64| {
+            let named = format!("poisson:jobs={jobs},gap=0");
+            let mut batch = workload::built_in(&named, seed).unwrap().jobs;
+            workload::limit_movable(&mut batch, 0, seed);
+            for (place, job) in (0..).zip(&mut batch) {
+                job.submit_ms = place * gap_ms;
+            }
+            let done = simulated(&batch, "a100-40gb", &Tessera::default(), overheads);
+            done.jobs.iter().map(|job| job.end_ms).max().unwrap()
+        };
+        let all = |gap_ms| (1..=SEEDS).map(|seed| makespan(seed, gap_ms)).sum::<u64>();
+
+        let (at_once, one_by_one) = (all(0), all(50));
+
+        assert!(
+            one_by_one * 100 < at_once * at_most,
+            "{jobs} jobs: {one_by_one} ms, at once {at_once} ms"
+        );
+    }
+}

@@ -445,6 +445,26 @@ fn slices_of_the_first_job(gpus: usize, request: GpuRequest) -> u8 {
 }
 
 #[test]
+fn the_next_jobs_of_unknown_length_get_half_of_a_gpu_also_if_there_is_only_one() {
+    // A script submitted two more before the second could start.
+    let view = cluster([a100(&[("4g.20gb", 0, taken(100))])]);
+    let known = KnownFacts { ran: [(100, 1)].into(), ..KnownFacts::default() };
+
+    let scene = (view, known);
+    let (why, slices) = first_start(&scene, vec![gib(4); 3]);
+
+    assert_eq!(slices, 3, "{why}");
+    assert!(why.contains("so it gets at least 40 % of a GPU if that is free"), "{why}");
+
+    let mut online = queue([gib(4)]);
+    online[0].online = true;
+    just_now(&mut online);
+    let (view, known) = &scene;
+    let decided = short(view, &decide(known, view, &online));
+    assert!(decided[0].contains("1g.5gb"), "later ones shall begin at once, too: {decided:?}");
+}
+
+#[test]
 fn the_first_job_of_unknown_length_gets_a_large_slice_unless_there_is_only_one_gpu() {
     assert_eq!(slices_of_the_first_job(1, gib(4)), 1);
     assert!(slices_of_the_first_job(8, gib(4)) >= 3);

@@ -55,6 +55,7 @@ use crate::fair::Quotas;
 use crate::offer::Offer;
 use crate::policy::Pinned;
 use crate::policy::scheme_b::MadeToMeasure;
+use crate::power::power_use;
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, RequestNumbers};
 use crate::round::{Fate, fate, refuse};
@@ -218,6 +219,8 @@ struct StayRound<'c> {
     patience: Millis,
     now: Millis,
     plans_deadlines: bool,
+    /// Whether a power cap keeps some of the slices out of use.
+    is_capped: bool,
     kinds: Vec<GpuKind<'c>>,
     kind_of: Vec<usize>,
     requests: RequestNumbers,
@@ -313,6 +316,7 @@ impl<'c> StayRound<'c> {
             patience,
             now,
             plans_deadlines,
+            is_capped: cluster.power_cap.is_some_and(|cap| cap.watts < power_use(cluster).full),
             kinds,
             kind_of,
             requests: RequestNumbers::new(cluster),

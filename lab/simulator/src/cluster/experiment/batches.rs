@@ -36,6 +36,9 @@ const SCRIPT_GAP_MS: u64 = 50;
 const UNSEEN: &str =
     "a long job that starts last determines the makespan, and nothing is known of it before";
 
+/// Why batches that are submitted one by one take longer.
+const ONE_BY_ONE: &str = "the first job doesn't know that others follow, and its slice is too small";
+
 /// Why batches with known times miss their aims.
 const SEARCHED: &str =
     "the plan weighs the makespan and the mean, and searches fewer candidates for more jobs";
@@ -81,7 +84,9 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
             }
             let (aim, short) = match times {
                 RunTimeKnowledge::Known => (aim_known, SEARCHED),
-                RunTimeKnowledge::Learned | RunTimeKnowledge::Unknown => (aim_unknown, UNSEEN),
+                RunTimeKnowledge::Learned | RunTimeKnowledge::Unknown => {
+                    (aim_unknown, if gap_ms > 0 { ONE_BY_ONE } else { UNSEEN })
+                }
             };
             let row = |what: &str, limit, each: &[f64]| {
                 let how = if gap_ms > 0 { ", submitted one by one" } else { "" };

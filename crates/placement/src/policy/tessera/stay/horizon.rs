@@ -92,6 +92,8 @@ pub(super) struct StayHorizon {
     complete: bool,
     /// Whether too few jobs were seen to conclude anything.
     few: bool,
+    /// Whether only one job was seen.
+    one: bool,
     /// How many jobs run.
     pub(super) running: f64,
 }
@@ -110,7 +112,8 @@ impl StayHorizon {
         let few = survey.count < EVIDENCE_MIN && now - survey.newest < BATCH_MS;
         let unknown = if few { USUAL_JOBS } else { LONG_RUN * arrivals };
         let arrivals_in_long_run = unknown.max(LONG_RUN * arrivals);
-        Self { ms, arrivals, arrivals_in_long_run, closed, batch, complete, few, running }
+        let one = survey.count < 2;
+        Self { ms, arrivals, arrivals_in_long_run, closed, batch, complete, few, one, running }
     }
 
     /// Returns whether all jobs that wait or run were submitted together.
@@ -127,6 +130,11 @@ impl StayHorizon {
     /// Returns whether too few jobs were seen to conclude anything.
     pub(super) const fn sees_few(&self) -> bool {
         self.few
+    }
+
+    /// Returns the same if more than one was seen: a script may have begun to submit one job after the other.
+    pub(super) const fn sees_some(&self) -> bool {
+        self.few && !self.one
     }
 
     /// Returns how many jobs a job of unknown length expects to arrive during its run, on so many GPUs.
