@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_model::board_power::BoardPower;
-use tessera_model::mig::Slot;
+use tessera_model::mig::{Profile, Slot};
 use tessera_model::{GpuId, JobId};
 
 use crate::decision::{Decision, Explanation, WaitReason};
@@ -101,6 +101,18 @@ pub fn power_use(cluster: &ClusterView) -> PowerUse {
         }
     }
     all
+}
+
+/// Returns how many watts are left below the cap; `None` without one.
+pub(crate) fn power_left(cluster: &ClusterView) -> Option<u64> {
+    cluster.power_cap.map(|cap| cap.watts.saturating_sub(power_use(cluster).expected))
+}
+
+/// Returns how many watts more a GPU draws at most with one more instance in use, or with the whole GPU.
+pub(crate) fn power_of(gpu: &GpuView, instance: Option<&Profile>) -> u64 {
+    let board = GpuPower::of(gpu);
+    let taken = instance.map_or(board.slices, |profile| profile.compute_slices.into());
+    board.with(taken) - board.idle
 }
 
 /// The power of one round: what is in use, with the decisions of the round that are kept.

@@ -8,7 +8,7 @@ use tessera_placement::{
 };
 
 use crate::arbitrary;
-use crate::build::{self, a100, gib, queue, taken};
+use crate::build::{self, a100, gib, queue, short, taken};
 
 fn decide(cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {
     let policy = by_name("tessera").unwrap();
@@ -89,6 +89,24 @@ fn a_large_job_that_waits_for_power_is_not_passed_by_small_ones_forever() {
         texts.iter().any(|text| text.contains("which job 1 ahead of it waits for")),
         "{texts:?}"
     );
+}
+
+#[test]
+fn a_job_of_unknown_length_takes_a_smaller_slice_rather_than_wait_for_power() {
+    let cluster = build::cluster([a100(&[("4g.20gb", 0, taken(100))]), a100(&[])]);
+    let jobs = queue([gib(4), gib(4), gib(4)]);
+    let free = decide(&cluster, &jobs);
+    assert!(short(&cluster, &free)[0].contains("g.20gb"), "{free:?}");
+
+    // What runs draws 194 W more than idle boards, a half 146 W, and the smallest slice 49 W.
+    let decisions = decide(&capped(cluster, 120 + 195 + 60), &jobs);
+
+    assert_eq!(started(&decisions), [1], "{decisions:?}");
+    let why = decisions.iter().find_map(|decision| match decision {
+        Decision::Start { why, .. } => Some(why.summary.clone()),
+        _ => None,
+    });
+    assert!(why.unwrap().contains("the power cap leaves 60 W, too little for larger slices"));
 }
 
 #[test]

@@ -55,7 +55,7 @@ use crate::fair::Quotas;
 use crate::offer::Offer;
 use crate::policy::Pinned;
 use crate::policy::scheme_b::MadeToMeasure;
-use crate::power::power_use;
+use crate::power::{power_left, power_of};
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, RequestNumbers};
 use crate::round::{Fate, fate, refuse};
@@ -219,8 +219,8 @@ struct StayRound<'c> {
     patience: Millis,
     now: Millis,
     plans_deadlines: bool,
-    /// Whether a power cap keeps some of the slices out of use.
-    is_capped: bool,
+    /// How many watts are left below the power cap, if there is one.
+    power_left: Option<u64>,
     kinds: Vec<GpuKind<'c>>,
     kind_of: Vec<usize>,
     requests: RequestNumbers,
@@ -316,7 +316,7 @@ impl<'c> StayRound<'c> {
             patience,
             now,
             plans_deadlines,
-            is_capped: cluster.power_cap.is_some_and(|cap| cap.watts < power_use(cluster).full),
+            power_left: power_left(cluster),
             kinds,
             kind_of,
             requests: RequestNumbers::new(cluster),
@@ -582,12 +582,24 @@ impl<'c> StayRound<'c> {
                 return None;
             }
         }
+        self.keep_below_cap(&mut sized);
         self.hasten(&mut sized);
         let deadline = self.deadline_of(job, &sized);
         if let Some(deadline) = deadline {
             self.keep_deadline(&mut sized, deadline);
         }
         Some((sized, deadline))
+    }
+
+    /// Keeps the sizes for which enough power is left, if there are any, for a job of unknown length. How long it would have
+    /// to wait for more power is not known either.
+    fn keep_below_cap(&self, sized: &mut SizedJob<'c>) {
+        let Some(left) = self.power_left.filter(|_| !sized.known) else { return };
+        let fits = |one: &SizeOption<'_>| power_of(self.kinds[one.kind].view, one.profile) <= left;
+        if sized.options.iter().any(fits) && !sized.options.iter().all(fits) {
+            sized.options.retain(fits);
+            sized.watts = Some(left);
+        }
     }
 
     /// Serves a job with a deadline: it starts where it meets the deadline, or waits for such a place. If
@@ -747,6 +759,9 @@ impl<'c> StayRound<'c> {
         self.ends.begin(job.id, takes, sized.known || limit.is_some());
         self.note_start(gpu);
         self.started += 1;
+        if let Some(left) = &mut self.power_left {
+            *left = left.saturating_sub(power_of(self.kinds[option.kind].view, option.profile));
+        }
         let place = JobPlacement {
             gpu: id,
             slot: offer.slot,

@@ -37,7 +37,8 @@ const UNSEEN: &str =
     "a long job that starts last determines the makespan, and nothing is known of it before";
 
 /// Why batches that are submitted one by one take longer.
-const ONE_BY_ONE: &str = "the first job doesn't know that others follow, and its slice is too small";
+const ONE_BY_ONE: &str =
+    "the first job doesn't know that others follow, and its slice is too small";
 
 /// Why batches with known times miss their aims.
 const SEARCHED: &str =

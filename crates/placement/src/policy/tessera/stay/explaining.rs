@@ -127,6 +127,9 @@ pub(super) fn describe_size(
         );
         return;
     }
+    if let Some(watts) = sized.watts {
+        let _ = write!(summary, "; the power cap leaves {watts} W, too little for larger slices");
+    }
     if sized.options.len() < 2 {
         return;
     }

@@ -140,6 +140,8 @@ pub(super) struct SizedJob<'c> {
     pub(super) multiprocessors: Option<u16>,
     /// Whether only whole GPUs are considered, because that meets all deadlines.
     pub(super) is_due: bool,
+    /// How many watts the power cap leaves, if that is too little for some of its sizes. Those are left out.
+    pub(super) watts: Option<u64>,
 }
 
 impl<'c> SizedJob<'c> {
@@ -147,7 +149,8 @@ impl<'c> SizedJob<'c> {
     pub(super) const fn due(options: Vec<SizeOption<'c>>, least_ms: f64) -> Self {
         let (prefers, multiprocessors) = (None, None);
         let (known, is_vague, is_due) = (true, false, true);
-        Self { options, least_ms, known, is_vague, prefers, multiprocessors, is_due }
+        let watts = None;
+        Self { options, least_ms, known, is_vague, prefers, multiprocessors, is_due, watts }
     }
 }
 
@@ -220,8 +223,8 @@ pub(super) fn sized<'c>(
     price(kinds, &mut found, others, if known { thrift } else { 0.0 });
     let least_ms = found.iter().map(|option| option.ms).fold(f64::INFINITY, f64::min);
     let (prefers, multiprocessors) = (None, None);
-    let is_due = false;
-    SizedJob { options: found, least_ms, known, is_vague, prefers, multiprocessors, is_due }
+    let (is_due, watts) = (false, None);
+    SizedJob { options: found, least_ms, known, is_vague, prefers, multiprocessors, is_due, watts }
 }
 
 /// Returns whether a size has a time from which runs hardly differ.

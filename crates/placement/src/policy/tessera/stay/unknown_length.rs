@@ -56,15 +56,14 @@ impl<'c> StayRound<'c> {
     ///
     /// Multiprocessors are preferred and never required: too few only slow a job down.
     pub(super) fn prefer_lasting(&self, job: &QueuedJob, sized: &mut SizedJob<'c>, others: f64) {
-        // A quota is soon used up by large slices, and then the user's other jobs wait; a power cap is, too.
-        let is_limited = self.quotas.as_ref().is_some_and(|quotas| quotas.left_for(job).is_some())
-            || (self.horizon.sees_few() && self.is_capped);
+        // A quota is soon used up by large slices, and then the user's other jobs wait.
+        let has_quota = self.quotas.as_ref().is_some_and(|quotas| quotas.left_for(job).is_some());
         // Space is scarce once a job has a reservation. A job that needs most of a GPU gets one the sooner, the less the
         // others take. Large slices would fill the cluster.
         let is_scarce = !self.reservations.is_empty() || !self.wide.is_empty();
         // A job of the class online begins at once, and so do later ones if there is space for them.
         let is_too_early = self.horizon.sees_few() && (job.online || !self.horizon.sees_some());
-        if is_limited || is_scarce || is_too_early {
+        if has_quota || is_scarce || is_too_early {
             return;
         }
         let gpus = self.available_gpus();
