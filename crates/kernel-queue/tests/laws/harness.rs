@@ -9,7 +9,7 @@ use tessera_kernel_queue::waiting::LaunchRequest;
 use tessera_kernel_queue::{
     Dims, GapPredictor, GateState, Grant, GrantBudget, GrantKind, GrantSize, Join, KernelId,
     KernelIndex, KernelQueue, LastLaunch, LaunchDecision, Nanos, QueueAction, QueueEvent,
-    QueueRules, Role, SessionId, TaskKey, TaskProfile,
+    QueueRules, ReportNeed, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::spec::{Class, Priority};
 
@@ -61,6 +61,8 @@ struct Client {
     /// The kernels whose end it has not observed.
     in_flight: VecDeque<LaunchedKernel>,
     launches: u64,
+    /// Launches as a holder that it has not reported, with their times.
+    unreported: VecDeque<(QueueEvent, Nanos)>,
     /// Whether it stopped silently and takes no more actions.
     dead: bool,
 }
@@ -159,6 +161,7 @@ impl Harness {
             3..=6 => self.deliver(at),
             7 | 8 => self.done(at),
             9 => self.sync(at),
+            10 => self.report(at),
             _ => self.launch(at, op.kernel),
         }
     }
@@ -179,6 +182,7 @@ impl Harness {
             requested: false,
             in_flight: VecDeque::new(),
             launches: 0,
+            unreported: VecDeque::new(),
             dead: false,
         });
         let class = Class::Offline;
@@ -233,6 +237,8 @@ impl Harness {
             return;
         }
         client.in_flight.clear();
+        self.report(at);
+        let Some(client) = self.clients.get_mut(at) else { return };
         let session = client.id;
         let returns = client.budget.grant().filter(|grant| grant.yields).map(|grant| grant.number);
         if returns.is_some() {
@@ -260,7 +266,15 @@ impl Harness {
             self.returns += 1;
             let count = self.gate.launches;
             self.last = LastLaunch { count, kernel: index, at: self.now };
-            self.step(QueueEvent::Launch { session, launch, kernel: index, count });
+            let event = QueueEvent::Launch { session, launch, kernel: index, count };
+            client.unreported.push_back((event, self.now));
+            let may_wait = match self.queue.report_need() {
+                ReportNeed::Prompt | ReportNeed::Soon => false,
+                ReportNeed::At(named) => named.is_none_or(|named| count < named),
+            };
+            if !(self.repeats && may_wait) {
+                self.report(at);
+            }
             return;
         }
         let predicted = self.profile.took(index);
@@ -294,6 +308,15 @@ impl Harness {
         }
     }
 
+    /// A holder reports what it has launched.
+    fn report(&mut self, at: usize) {
+        let Some(client) = self.clients.get_mut(at) else { return };
+        let unreported = std::mem::take(&mut client.unreported);
+        for (event, launched_at) in unreported {
+            self.step_at(event, launched_at);
+        }
+    }
+
     /// Early stop, expiry and the window hold at the moment of a launch.
     fn check_spent(&self, grant: &Grant) {
         assert!(self.now >= grant.from && self.now < grant.until, "within its time: {grant:?}");
@@ -311,6 +334,12 @@ impl Harness {
     }
 
     fn step(&mut self, event: QueueEvent) {
+        self.step_at(event, self.now);
+    }
+
+    /// Handles an event that happened at `at`, with what the page shows now.
+    fn step_at(&mut self, event: QueueEvent, at: Nanos) {
+        self.queue.observe(self.last);
         let before: Vec<LaunchRequest> =
             self.queue.waiting().iter().map(|(_, request)| *request).collect();
         let request_event = match &event {
@@ -320,7 +349,8 @@ impl Harness {
         if let QueueEvent::Launch { session, .. } | QueueEvent::Started { session, .. } = &event {
             self.context = Some(*session);
         }
-        let actions = self.queue.step(event, self.now).to_vec();
+        let mut actions = self.queue.note(event, at, self.now).to_vec();
+        actions.extend_from_slice(self.queue.decide());
         assert!(actions.len() <= ACTIONS_MAX, "actions are bounded");
         for action in &actions {
             self.take(*action, &before, request_event);
