@@ -103,9 +103,11 @@ pub fn power_use(cluster: &ClusterView) -> PowerUse {
     all
 }
 
-/// Returns how many watts are left below the cap; `None` without one.
+/// Returns how many watts are left below the cap; `None` without one, or if all slices together stay below it.
 pub(crate) fn power_left(cluster: &ClusterView) -> Option<u64> {
-    cluster.power_cap.map(|cap| cap.watts.saturating_sub(power_use(cluster).expected))
+    let cap = cluster.power_cap?.watts;
+    let PowerUse { expected, full, .. } = power_use(cluster);
+    (cap < full).then(|| cap.saturating_sub(expected))
 }
 
 /// Returns how many watts more a GPU draws at most with one more instance in use, or with the whole GPU.

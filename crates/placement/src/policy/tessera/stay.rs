@@ -591,12 +591,14 @@ impl<'c> StayRound<'c> {
         Some((sized, deadline))
     }
 
-    /// Keeps the sizes for which enough power is left, if there are any, for a job of unknown length. How long it would have
-    /// to wait for more power is not known either.
+    /// Keeps the sizes for which enough power is left, or those that need least, for a job of unknown length. How long it
+    /// would have to wait for more power is not known either.
     fn keep_below_cap(&self, sized: &mut SizedJob<'c>) {
         let Some(left) = self.power_left.filter(|_| !sized.known) else { return };
-        let fits = |one: &SizeOption<'_>| power_of(self.kinds[one.kind].view, one.profile) <= left;
-        if sized.options.iter().any(fits) && !sized.options.iter().all(fits) {
+        let needs = |one: &SizeOption<'_>| power_of(self.kinds[one.kind].view, one.profile);
+        let least = sized.options.iter().map(needs).min().unwrap_or(0);
+        let fits = |one: &SizeOption<'_>| needs(one) <= left.max(least);
+        if !sized.options.iter().all(fits) {
             sized.options.retain(fits);
             sized.watts = Some(left);
         }
