@@ -62,7 +62,7 @@ impl PauseFlag {
         self.paused.announce()
     }
 
-    /// Prepares the reader for a pause. Returns false if there is an urgent record, or if `must_look` says so.
+    /// Prepares the reader for a pause. Returns false if there is an urgent record, or if `must_look` returns true.
     pub fn may_pause(&self, must_look: impl FnOnce() -> bool) -> bool {
         self.paused.may_park(|| !self.is_urgent.swap(false, Ordering::AcqRel) && !must_look())
     }

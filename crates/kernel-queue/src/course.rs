@@ -87,7 +87,7 @@ impl LaunchCourse {
     /// Returns the launches that are expected next without the first `skipped`, the nearest first. None if the last ones
     /// were not the expected ones.
     ///
-    /// What followed the last time may be shorter than what is asked for. It is then expected to be repeated.
+    /// What followed the last time may be shorter than what is requested. It is then expected to be repeated.
     pub fn upcoming(&self, skipped: u64) -> impl Iterator<Item = CourseStep> {
         let trusted = self.expected.filter(|_| self.right >= RIGHT_MIN);
         trusted.into_iter().flat_map(move |from| {

@@ -266,7 +266,7 @@ fn who_sees_a_holders_count_sees_what_it_launched() {
 
 /// A holder makes a launch whose report is awaited, while the session's thread is about to pause until somebody wakes it.
 /// Returns whether it pauses without the record.
-fn report_named_launch(is_told: bool) -> bool {
+fn report_named_launch(wakes: bool) -> bool {
     let page = Arc::new(GatePage::default());
     let pause =
         Arc::new(PauseFlag::new(ParkFlag::new(AtomicBool::new(false)), AtomicBool::new(false)));
@@ -279,7 +279,7 @@ fn report_named_launch(is_told: bool) -> bool {
         thread::spawn(move || {
             let count = page.add_launch(KernelIndex::new(7), KERNEL);
             record.store(true, Ordering::Release);
-            if page.take_report(count) && is_told && pause.end_early() {
+            if page.take_report(count) && wakes && pause.end_early() {
                 bell.store(true, Ordering::Release);
             }
         })
