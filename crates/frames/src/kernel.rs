@@ -28,7 +28,7 @@ use tessera_kernel_queue::{
 use crate::codec::{FRAME_BYTES_MAX, FrameKinds};
 
 /// The protocol version of this build.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The first protocol version with [`ShimRecord::Need`] and [`ShimRecord::Streams`].
 pub const PROTOCOL_WITH_NEEDS: u16 = 2;
@@ -41,9 +41,6 @@ pub const PROTOCOL_WITH_RECALL: u16 = 4;
 
 /// The first protocol version with [`ToShim::GrantAhead`], and with launches of holders on the gate page.
 pub const PROTOCOL_WITH_GRANTS_AHEAD: u16 = 5;
-
-/// The first protocol version whose shims bound the time of kernels in flight.
-pub const PROTOCOL_WITH_TIME_BOUND: u16 = 6;
 
 /// The oldest protocol version that this build supports.
 pub const PROTOCOL_VERSION_MIN: u16 = 1;

@@ -19,14 +19,6 @@ pub enum LaunchDecision {
     Request,
 }
 
-/// How long kernels of a gap's grant may take together, if there are more than [`IN_FLIGHT_FREE`] in flight: about two context
-/// switches. A returning holder waits for that at most.
-pub const IN_FLIGHT_TIME_MAX: Nanos = Nanos::from_micros(300);
-/// How many kernels may be in flight however long they take, if the grant allows as many.
-pub const IN_FLIGHT_FREE: u16 = 2;
-/// How many kernels in flight the budget remembers. There are no more with a bound on their time.
-const REMEMBERED: usize = 8;
-
 /// A grant and the rest of its budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrantBudget {
@@ -37,15 +29,12 @@ pub struct GrantBudget {
     is_entered: bool,
     /// When the kernels in flight will have ended, by their predicted times.
     busy_until: Nanos,
-    /// The predicted times of the last launches, the latest first.
-    last: [Nanos; REMEMBERED],
 }
 
 impl GrantBudget {
     /// Returns an empty budget, without a grant.
     pub const fn new() -> Self {
-        let last = [Nanos::ZERO; REMEMBERED];
-        Self { grant: None, opening: None, is_entered: false, busy_until: Nanos::ZERO, last }
+        Self { grant: None, opening: None, is_entered: false, busy_until: Nanos::ZERO }
     }
 
     /// Accepts a grant. A grant that is older than the current one is ignored.
@@ -134,15 +123,6 @@ impl GrantBudget {
         if now < grant.from || in_flight >= grant.in_flight {
             return LaunchDecision::Wait;
         }
-        // A grant for one launch has the number of kernels that its queue allows.
-        let is_bounded = grant.kind == GrantKind::Gap && grant.launches > 1;
-        if is_bounded && in_flight >= IN_FLIGHT_FREE {
-            let ahead = self.last.iter().take(in_flight.into());
-            let ahead = ahead.fold(Nanos::ZERO, |sum, took| sum.plus(*took));
-            if usize::from(in_flight) >= REMEMBERED || ahead.plus(cost) > IN_FLIGHT_TIME_MAX {
-                return LaunchDecision::Wait;
-            }
-        }
         // It follows the kernels in flight. If there is no time for it then, they possibly end sooner.
         let begins = if in_flight == 0 { begins } else { begins.max(self.busy_until) };
         if !ends_in_time(begins) {
@@ -152,8 +132,6 @@ impl GrantBudget {
         grant.launches -= 1;
         self.is_entered = true;
         self.busy_until = begins.plus(cost);
-        self.last.rotate_right(1);
-        self.last[0] = cost;
         LaunchDecision::Launch
     }
 }

@@ -155,14 +155,6 @@ impl KernelQueue {
         }
     }
 
-    /// Notes that the process of a session bounds the time of its kernels in flight. So it may have more short ones
-    /// ([`QueueRules::in_flight_most`]).
-    pub fn note_time_bound(&mut self, session: SessionId) {
-        if let Ok(at) = self.index_of(session) {
-            self.sessions[at].bounds_time = true;
-        }
-    }
-
     /// Returns the gate state that new grants carry.
     pub const fn gate(&self) -> GateState {
         self.gate

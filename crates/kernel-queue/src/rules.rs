@@ -69,9 +69,6 @@ pub struct QueueRules {
     /// The same in a gap for kernels that take no longer than a context switch. Otherwise the device idles while the host
     /// notices the end of each and launches the next one. A returning holder waits for these instead of one.
     pub in_flight_short: u16,
-    /// The same while those in flight take at most [`crate::budget::IN_FLIGHT_TIME_MAX`] together. A thread notices the end of
-    /// a kernel so late that the device idles between two of them for as long as a short one takes.
-    pub in_flight_most: u16,
     /// The same for short kernels while a holder was admitted and has no session yet. Two keep the device busy.
     pub in_flight_while_expected: u16,
     /// Longest duration of a grant: a session that dies with one blocks the device no longer.
@@ -117,7 +114,6 @@ impl Default for QueueRules {
             early_stop: true,
             in_flight: 1,
             in_flight_short: 2,
-            in_flight_most: 8,
             in_flight_while_expected: 2,
             grant_max: Nanos::from_millis(5),
             lapse: Nanos::from_millis(8),

@@ -7,7 +7,6 @@ use super::session::LeaseBasis;
 use crate::action::{QueueAction, QueueRefusal};
 use crate::admission::ResourceNeed;
 use crate::lease::{GapOpening, GateState, Grant, GrantKind, GrantLease};
-use crate::rules::GrantSize;
 use crate::time::Nanos;
 use crate::waiting::LaunchRequest;
 
@@ -89,13 +88,7 @@ impl KernelQueue {
         let rules = &self.rules;
         let is_within = |most| request.predicted.is_some_and(|took| took <= most);
         if kind == GrantKind::Gap && is_within(rules.switch) {
-            let short = rules.in_flight.max(rules.in_flight_short);
-            let bounds = self.sessions.iter().any(|s| s.id == request.session && s.bounds_time);
-            if bounds && self.rules.grants == GrantSize::Gap {
-                short.max(rules.in_flight_most)
-            } else {
-                short
-            }
+            rules.in_flight.max(rules.in_flight_short)
         } else if is_within(PAIRED_MAX) {
             self.window()
         } else {

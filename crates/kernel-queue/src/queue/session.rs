@@ -124,8 +124,6 @@ pub(super) struct QueueSession {
     pub alive_until: Nanos,
     /// Whether its process shows its launches on the gate page and waits there ([`crate::KernelQueue::note_gate_reader`]).
     pub reads_gate: bool,
-    /// Whether its process bounds the time of kernels in flight ([`crate::KernelQueue::note_time_bound`]).
-    pub bounds_time: bool,
     pub last: Option<KernelIndex>,
     /// When it launched that, and the gate's launches then.
     pub launched: (Nanos, u64),
@@ -187,7 +185,6 @@ impl QueueSession {
             is_role_sent: false,
             alive_until,
             reads_gate: false,
-            bounds_time: false,
             last: None,
             launched: (Nanos::ZERO, 0),
             course: None,

@@ -5,9 +5,7 @@ mod reported;
 
 use std::collections::BTreeMap;
 
-use tessera_frames::kernel::{
-    PROTOCOL_WITH_GRANTS_AHEAD, PROTOCOL_WITH_TIME_BOUND, SessionEnd, ShimWelcome, ToShim,
-};
+use tessera_frames::kernel::{PROTOCOL_WITH_GRANTS_AHEAD, SessionEnd, ShimWelcome, ToShim};
 use tessera_kernel_queue::event::Join;
 use tessera_kernel_queue::{
     Epoch, GateState, KernelQueue, LastLaunch, Nanos, ProfileDelta, QueueAction, QueueEvent,
@@ -147,9 +145,6 @@ impl SliceQueue {
         self.step(QueueEvent::Join(join), now, None);
         if protocol >= PROTOCOL_WITH_GRANTS_AHEAD {
             self.queue.note_gate_reader(session);
-        }
-        if protocol >= PROTOCOL_WITH_TIME_BOUND {
-            self.queue.note_time_bound(session);
         }
         let Some(role) = self.queue.role(session) else {
             self.out.retain(|effect| !effect.is_for(session));

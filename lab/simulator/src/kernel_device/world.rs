@@ -229,7 +229,6 @@ impl SharingWorld<'_> {
             let kernel = Box::new(program.kernel_id(kernel));
             queue.step(QueueEvent::Define { session, kernel }, Nanos::ZERO);
         }
-        queue.note_time_bound(session);
         if self.run.latencies.page {
             queue.note_gate_reader(session);
         }
