@@ -78,12 +78,16 @@ pub fn add_launch(kernel: KernelIndex, at: Nanos) -> u64 {
     page().map_or(0, |page| page.add_launch(kernel, at))
 }
 
-/// Wakes a filler that waits for this launch of a holder.
+/// Wakes a filler that waits for this launch of a holder. Returns whether the queue needs its report at once; then this
+/// caller, and no other, has it made.
 #[inline]
-pub fn wake_filler(count: u64) {
-    if let Some(page) = page().filter(|page| page.take_wait(count)) {
+pub fn announce_launch(count: u64) -> bool {
+    let Some(page) = page() else { return false };
+    let awaited = page.take_awaited(count);
+    if awaited.by_filler {
         wake_all(page.ring());
     }
+    awaited.by_queue
 }
 
 /// Threads of this process that sleep on the page, or are about to.
@@ -136,12 +140,6 @@ fn wake_all(bell: &AtomicU32) {
 #[inline]
 pub fn report_pace() -> ReportPace {
     page().map_or(ReportPace::Prompt, GatePage::report_pace)
-}
-
-/// Returns whether the report of a launch that was made is awaited. Then this caller, and no other, has it made.
-#[inline]
-pub fn take_report(count: u64) -> bool {
-    page().is_some_and(|page| page.take_report(count))
 }
 
 /// Returns the queue's last heartbeat on the page.

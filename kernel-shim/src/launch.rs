@@ -62,11 +62,10 @@ pub fn launch(what: &LaunchCall, call: impl FnOnce() -> CudaResult) -> CudaResul
         // The record was added before the call. The thread is woken after it, so that no launch is delayed.
         ring::announce();
     }
-    if let Some(ticket) = ticket.as_ref().filter(|ticket| ticket.count > 0) {
-        gate::wake_filler(ticket.count);
-        if gate::take_report(ticket.count) {
-            ring::end_pause_early();
-        }
+    if let Some(ticket) = ticket.as_ref().filter(|ticket| ticket.count > 0)
+        && gate::announce_launch(ticket.count)
+    {
+        ring::end_pause_early();
     }
     if let Some(ticket) = ticket
         && (code != SUCCESS

@@ -74,6 +74,15 @@ pub enum ReportPace {
     Named,
 }
 
+/// Who awaits a launch of a holder. Each is reported to one caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaunchAwaited {
+    /// A session waits for it on the page: the bell has to ring.
+    pub by_filler: bool,
+    /// The queue needs its report at once.
+    pub by_queue: bool,
+}
+
 /// The page. Any bytes are a valid page.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
@@ -140,9 +149,14 @@ impl GatePage {
         bell
     }
 
-    /// Returns whether a session waits for a launch that was made. A holder calls this after its own, and rings if so.
-    pub fn take_wait(&self, count: u64) -> bool {
-        take(&self.wait.launches, count)
+    /// Returns who awaits a launch that was made. A holder calls this after its own.
+    pub fn take_awaited(&self, count: u64) -> LaunchAwaited {
+        // Either this sees the other side's wish, or the other side's look at the count sees the launch.
+        fence(Ordering::SeqCst);
+        LaunchAwaited {
+            by_filler: take(&self.wait.launches, count),
+            by_queue: take(&self.reports.launches, count),
+        }
     }
 
     /// Changes the bell's number, and returns the bell to wake those that sleep on it.
@@ -181,12 +195,6 @@ impl GatePage {
         }
     }
 
-    /// Returns whether the report of a launch that was made is awaited. A holder calls this after its own, and reports at
-    /// once if so.
-    pub fn take_report(&self, count: u64) -> bool {
-        take(&self.reports.launches, count)
-    }
-
     /// Sets the epoch. Only the queue calls this.
     pub fn set_epoch(&self, epoch: Epoch) {
         self.epoch.0.store(epoch.get(), Ordering::Release);
@@ -205,7 +213,6 @@ impl GatePage {
 
 /// Clears an awaited launch if it was made. Returns whether this caller, and no other, did.
 fn take(awaited: &AtomicU64, count: u64) -> bool {
-    fence(Ordering::SeqCst);
     let launches = awaited.load(Ordering::Acquire);
     let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
     (1..=count).contains(&launches) && awaited.compare_exchange(launches, 0, order, failed).is_ok()

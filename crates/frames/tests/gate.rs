@@ -48,10 +48,11 @@ fn the_page_shows_what_a_holder_launched_last_and_any_bytes_are_a_page() {
 #[test]
 fn a_holder_rings_once_for_the_launch_that_is_awaited_or_a_later_one() {
     let page = GatePage::default();
-    assert!(!page.take_wait(1), "nobody waits");
+    let take_wait = |count| page.take_awaited(count).by_filler;
+    assert!(!take_wait(1), "nobody waits");
     let bell = page.await_launch(3);
-    assert!(!page.take_wait(2));
-    assert!(page.take_wait(4) && !page.take_wait(5));
+    assert!(!take_wait(2));
+    assert!(take_wait(4) && !take_wait(5));
     page.ring();
     assert_ne!(page.await_launch(6), bell);
 }
@@ -60,14 +61,15 @@ fn a_holder_rings_once_for_the_launch_that_is_awaited_or_a_later_one() {
 fn holders_report_as_soon_as_the_queue_says_and_the_named_launch_once() {
     let page = GatePage::default();
     assert_eq!(page.report_pace(), ReportPace::Prompt, "so with a queue that knows no other");
+    let take_report = |count| page.take_awaited(count).by_queue;
     page.set_reports(ReportPace::Soon, 0);
     assert_eq!(page.report_pace(), ReportPace::Soon);
-    assert!(!page.take_report(1), "none is named");
+    assert!(!take_report(1), "none is named");
 
     page.set_reports(ReportPace::Named, 3);
     assert_eq!(page.report_pace(), ReportPace::Named);
-    assert!(!page.take_report(2));
-    assert!(page.take_report(4) && !page.take_report(5));
+    assert!(!take_report(2));
+    assert!(take_report(4) && !take_report(5));
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn await_launch(rings: bool) -> bool {
         let page = Arc::clone(&page);
         thread::spawn(move || {
             let count = page.add_launch(KernelIndex::new(7), KERNEL);
-            if page.take_wait(count) && rings {
+            if page.take_awaited(count).by_filler && rings {
                 page.ring();
             }
         })
@@ -279,7 +279,7 @@ fn report_named_launch(wakes: bool) -> bool {
         thread::spawn(move || {
             let count = page.add_launch(KernelIndex::new(7), KERNEL);
             record.store(true, Ordering::Release);
-            if page.take_report(count) && wakes && pause.end_early() {
+            if page.take_awaited(count).by_queue && wakes && pause.end_early() {
                 bell.store(true, Ordering::Release);
             }
         })
@@ -319,7 +319,7 @@ fn name_late() -> bool {
         let page = Arc::clone(&page);
         thread::spawn(move || {
             let count = page.add_launch(KernelIndex::new(7), KERNEL);
-            page.take_report(count)
+            page.take_awaited(count).by_queue
         })
     };
     page.set_reports(ReportPace::Named, 1);
