@@ -151,7 +151,7 @@ impl GatePage {
 
     /// Returns who awaits a launch that was made. A holder calls this after its own.
     pub fn take_awaited(&self, count: u64) -> LaunchAwaited {
-        // Either this sees the other side's wish, or the other side's look at the count sees the launch.
+        // Either this sees what the other side awaits, or the other side's look at the count sees the launch.
         fence(Ordering::SeqCst);
         LaunchAwaited {
             by_filler: take(&self.wait.launches, count),
