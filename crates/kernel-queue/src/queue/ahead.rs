@@ -196,8 +196,8 @@ impl KernelQueue {
             return None;
         }
         let position = self.position_of(holder)?;
-        if !self.is_on_time(holder, position) {
-            // It does not go on as before.
+        // It does not go on as before, or its present gap can be filled once it has reported it.
+        if !self.is_on_time(holder, position) || self.is_in_unreported_gap(holder, position) {
             return None;
         }
         let latest = self.now.plus(HORIZON);

@@ -105,7 +105,7 @@ impl KernelQueue {
     }
 
     /// Returns whether the holder is in a gap whose begin was not reported, and that can still be filled.
-    fn is_in_unreported_gap(&self, holder: usize, position: CoursePosition) -> bool {
+    pub(super) fn is_in_unreported_gap(&self, holder: usize, position: CoursePosition) -> bool {
         let session = &self.sessions[holder];
         let Some(course) = session.course.as_ref().filter(|_| position.unreported > 0) else {
             return false;
