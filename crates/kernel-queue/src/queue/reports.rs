@@ -14,6 +14,10 @@ use crate::action::Role;
 use crate::lease::LastLaunch;
 use crate::time::Nanos;
 
+/// The most launches without a report that are followed on the page, on which a process may write any number. Reports come
+/// every few milliseconds.
+const UNREPORTED_MAX: u64 = 4_096;
+
 /// When a holder's next report is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportNeed {
@@ -87,6 +91,9 @@ impl KernelQueue {
         let unreported = self.seen.count.saturating_sub(launches);
         if unreported == 0 {
             return Some(CoursePosition { launches, at, unreported });
+        }
+        if unreported > UNREPORTED_MAX {
+            return None;
         }
         // While a launch is being made, the page shows its kernel, and not yet the count.
         let mut steps = course.upcoming(unreported - 1).take(2);
