@@ -12,6 +12,7 @@ use crate::state::planner::Planner;
 use crate::state::predictions::Predictions;
 use crate::state::queue::{JobQueue, WaitingJob};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tessera_model::{JobId, Millis};
 use tessera_placement::fair::parts_of_lines;
 pub(crate) use tessera_placement::policy::session::LOOK_AT_MAX;
@@ -34,7 +35,7 @@ const LOOK_AT_WITHOUT_GPUS: usize = 64;
 impl ClusterState {
     /// Returns whether the policy need not run, after inputs with this reach. Either only jobs arrived since its last
     /// run, and an equal request of each was refused a moment ago. Or attempts started and ended, and nothing that is
-    /// free could hold a waiting job. The policy gets all of them within a second.
+    /// free could hold a waiting job. The policy gets all of them a second later at most.
     pub(crate) fn is_settled(
         &mut self,
         reach: InputReach,
@@ -90,10 +91,12 @@ impl ClusterState {
             record_hold_waits(&mut self.queue, &why, new_id, &mut round.jobs.waits);
             return None;
         }
+        let began = self.planner.stopwatch.read();
         let view = self.view(now);
         let barred = self.barred_jobs(now);
         let (decisions, record) = self.run_policy(&view, &barred, now);
-        settle(&mut self.planner, &self.queue, &self.predictions, &decisions, now);
+        let took = self.planner.stopwatch.read().saturating_sub(began);
+        settle(&mut self.planner, &self.queue, &self.predictions, &decisions, (now, took));
         let (mut reshapes, mut preemptions) = (Vec::new(), Vec::new());
         let mut gangs: BTreeMap<JobId, Vec<PlacedMember>> = BTreeMap::new();
         let (mut changes, limits) = self.placement_changes(round);
@@ -313,7 +316,7 @@ fn settle(
     queue: &JobQueue,
     predictions: &Predictions,
     decisions: &[Decision],
-    now: Millis,
+    (now, took): (Millis, Duration),
 ) {
     // Equal jobs have equal requests, and members of gangs have no equals.
     let mut looked_at = queue.runs(LOOK_AT_MAX).map(|run| run.first);
@@ -327,7 +330,7 @@ fn settle(
     // A job with known run times may leave a free slice that would be enough for another job.
     let unknown = looked_at.filter(|waiting| !predictions.knows_runs_of(&waiting.facts));
     let left = unknown.map(|waiting| (&waiting.job, &*waiting.facts));
-    planner.settled.settle(now, left);
+    planner.settled.settle(now, took, left);
 }
 
 /// Records for the head of the queue that placement is held.

@@ -1,18 +1,25 @@
 //! The requests that the last run of the policy could not place: an equal request needs no search
-//! as long as nothing has changed since, for a second. One more waiting job may change the sizes that the policy chooses,
-//! and so start one that waits: such a start comes a second later at most. If only attempts started and ended since, free
-//! capacity decides whether a search is needed ([`crate::free_capacity`]).
+//! as long as nothing has changed since, for a hundred times as long as that run took and a second at most. One more
+//! waiting job may change the sizes that the policy chooses, and so start one that waits: such a start comes that much
+//! later at most. If only attempts started and ended since, free capacity decides whether a search is needed
+//! ([`crate::free_capacity`]).
 
 use crate::predictions::TaskFacts;
 use std::sync::Arc;
+use std::time::Duration;
 use tessera_model::Millis;
+use tessera_model::number::clamped;
 use tessera_model::spec::{GpuRequest, QueueRank};
 use tessera_placement::{QueuedJob, SharingRequest};
 
-/// How long the result of the policy's last run is used although nothing changed: waiting jobs
+/// How long the result of the policy's last run is used at most although nothing changed: waiting jobs
 /// become more urgent. Chosen: a user does not notice the delay, and a wave of submits needs one
 /// search instead of hundreds.
-const SETTLED_FOR: Millis = Millis::from_secs(1);
+const SETTLED_FOR_MAX: Millis = Millis::from_secs(1);
+
+/// The same as a multiple of the time that the run took. Chosen: searches for a wave of submits take a hundredth of the
+/// time at most, and a small cluster decides about each job at once.
+const SETTLED_FOR: u32 = 100;
 
 /// Maximum number of kinds of requests that are remembered. Chosen: more than users have; each
 /// further kind needs a search.
@@ -23,8 +30,8 @@ const REFUSED_MAX: usize = 64;
 pub(crate) struct SettledQueue {
     /// When the policy last ran, if only attempts started and ended since.
     searched: Option<Millis>,
-    /// The same, if nothing changed since.
-    at: Option<Millis>,
+    /// Until when its result is used, if nothing changed since.
+    until: Option<Millis>,
     refused: Vec<RefusedRequest>,
 }
 
@@ -42,28 +49,29 @@ impl SettledQueue {
     /// Forgets everything: something changed.
     pub(crate) const fn unsettle(&mut self) {
         self.searched = None;
-        self.at = None;
+        self.until = None;
     }
 
     /// Forgets what was refused: attempts started or ended.
     pub(crate) const fn forget_refusals(&mut self) {
-        self.at = None;
+        self.until = None;
     }
 
     /// Remembers that the policy ran, and nothing of its result.
     pub(crate) const fn note_search(&mut self, now: Millis) {
         self.searched = Some(now);
-        self.at = None;
+        self.until = None;
     }
 
-    /// Remembers the jobs that a run of the policy left in the queue.
+    /// Remembers the jobs that a run of the policy left in the queue. A run that `took` no time was not measured.
     pub(crate) fn settle<'q>(
         &mut self,
         now: Millis,
+        took: Duration,
         left: impl Iterator<Item = (&'q QueuedJob, &'q TaskFacts)>,
     ) {
         self.searched = Some(now);
-        self.at = Some(now);
+        self.until = Some(now.plus(settled_for(took)));
         self.refused.clear();
         for (job, facts) in left {
             let refused = RefusedRequest::of(job, facts);
@@ -86,17 +94,23 @@ impl SettledQueue {
 
     /// Returns whether the policy ran so recently that time alone changes nothing.
     pub(crate) fn lasts(&self, now: Millis) -> bool {
-        is_recent(self.at, now)
+        self.until.is_some_and(|until| now < until)
     }
 
     /// Returns whether it ran so recently, and only attempts started and ended since.
     pub(crate) fn is_searched(&self, now: Millis) -> bool {
-        is_recent(self.searched, now)
+        self.searched.is_some_and(|at| now < at.plus(SETTLED_FOR_MAX))
     }
 }
 
-fn is_recent(at: Option<Millis>, now: Millis) -> bool {
-    at.is_some_and(|at| now < at.plus(SETTLED_FOR))
+/// Returns how long the result of a run of the policy is used that took so long.
+fn settled_for(took: Duration) -> Millis {
+    match took.is_zero() {
+        true => SETTLED_FOR_MAX,
+        false => {
+            Millis::new(clamped(took.saturating_mul(SETTLED_FOR).as_millis())).min(SETTLED_FOR_MAX)
+        }
+    }
 }
 
 impl RefusedRequest {
@@ -160,7 +174,7 @@ mod tests {
 
     fn settled(left: &QueuedJob, facts: &TaskFacts) -> SettledQueue {
         let mut queue = SettledQueue::default();
-        queue.settle(Millis::ZERO, [(left, facts)].into_iter());
+        queue.settle(Millis::ZERO, Duration::ZERO, [(left, facts)].into_iter());
         queue
     }
 
@@ -199,11 +213,24 @@ mod tests {
         let mut queue = settled(&job(1, gib(4)), &TaskFacts::default());
         let again = job(2, gib(4));
 
-        assert!(!queue.refuses(SETTLED_FOR, &again, &TaskFacts::default()));
+        assert!(!queue.refuses(SETTLED_FOR_MAX, &again, &TaskFacts::default()));
         queue.forget_refusals();
         assert!(!queue.refuses(Millis::ZERO, &again, &TaskFacts::default()));
-        assert!(queue.is_searched(Millis::ZERO) && !queue.is_searched(SETTLED_FOR));
+        assert!(queue.is_searched(Millis::ZERO) && !queue.is_searched(SETTLED_FOR_MAX));
         queue.unsettle();
         assert!(!queue.is_searched(Millis::ZERO));
+    }
+
+    #[test]
+    fn a_short_search_is_repeated_sooner() {
+        let mut queue = SettledQueue::default();
+        let (left, facts) = (job(1, gib(4)), TaskFacts::default());
+        let mut lasts = |took: Duration, at: u64| {
+            queue.settle(Millis::ZERO, took, [(&left, &facts)].into_iter());
+            queue.lasts(Millis::new(at))
+        };
+
+        assert!(lasts(Duration::from_micros(400), 39) && !lasts(Duration::from_micros(400), 40));
+        assert!(lasts(Duration::from_secs(3), 999) && !lasts(Duration::from_secs(3), 1_000));
     }
 }

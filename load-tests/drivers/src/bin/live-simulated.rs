@@ -136,7 +136,8 @@ fn own_time() -> anyhow::Result<u64> {
 }
 
 fn run_live(jobs: &[TraceJob]) -> anyhow::Result<Vec<Course>> {
-    let mut plan = Plan::new();
+    // The simulated driver takes as long to create and destroy instances as the simulator assumes.
+    let mut plan = Plan::new().env("TESSERA_SIM_LATENCY", "1");
     for (node, model) in NODES {
         plan = plan.node(node, model);
     }
