@@ -467,6 +467,7 @@ fn the_next_jobs_of_unknown_length_get_half_of_a_gpu_also_if_there_is_only_one()
 #[test]
 fn the_first_job_of_unknown_length_gets_a_large_slice_unless_there_is_only_one_gpu() {
     assert_eq!(slices_of_the_first_job(1, gib(4)), 1);
+    assert!(slices_of_the_first_job(2, gib(4)) >= 3);
     assert!(slices_of_the_first_job(8, gib(4)) >= 3);
 }
 

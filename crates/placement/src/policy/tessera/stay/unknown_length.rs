@@ -36,6 +36,10 @@ const PREFERRED_BY_LARGER: f64 = 0.4;
 /// take up to twice as long.
 const PREFERRED_BY_NEXT: f64 = 0.4;
 
+/// On how many GPUs at least the first job prefers that, too. Chosen: others still find a GPU then. On two GPUs and seeds
+/// 401 to 408, sparse streams have means that are shorter by 5 %, and single jobs end in 0.6 of the time.
+const GPUS_FOR_FIRST: f64 = 2.0;
+
 /// How much a job that runs counts among them. Chosen: it is half done on average.
 const RUNNING: f64 = 0.5;
 
@@ -61,12 +65,13 @@ impl<'c> StayRound<'c> {
         // Space is scarce once a job has a reservation. A job that needs most of a GPU gets one the sooner, the less the
         // others take. Large slices would fill the cluster.
         let is_scarce = !self.reservations.is_empty() || !self.wide.is_empty();
+        let gpus = self.available_gpus();
+        let leaves_space = self.horizon.sees_some() || gpus >= GPUS_FOR_FIRST;
         // A job of the class online begins at once, and so do later ones if there is space for them.
-        let is_too_early = self.horizon.sees_few() && (job.online || !self.horizon.sees_some());
+        let is_too_early = self.horizon.sees_few() && (job.online || !leaves_space);
         if has_quota || is_scarce || is_too_early {
             return;
         }
-        let gpus = self.available_gpus();
         let running = self.horizon.running + float_count(self.started);
         let jobs = others + RUNNING * (running + 1.0);
         let is_open = self.horizon.is_open_for_unknown();
