@@ -1,7 +1,8 @@
-//! The requests that the last run of the policy could not place: an equal request needs no search
-//! as long as nothing has changed since, for a hundred times as long as that run took and a second at most. One more
-//! waiting job may change the sizes that the policy chooses, and so start one that waits: such a start comes that much
-//! later at most. If only attempts started and ended since, free capacity decides whether a search is needed
+//! The requests that the last run of the policy could not place. An equal request needs no search as long as nothing
+//! has changed since, for a hundred times as long as that run took and a second at most.
+//!
+//! One more waiting job may change the sizes that the policy chooses, and so start one that waits: such a start comes
+//! that much later at most. If only attempts started and ended since, free capacity decides whether a search is needed
 //! ([`crate::free_capacity`]).
 
 use crate::predictions::TaskFacts;

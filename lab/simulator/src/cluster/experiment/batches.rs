@@ -1,5 +1,6 @@
 //! BATCHES: closed batches of jobs that can't be moved, on one A100, compared with the bound and, where it can be
-//! computed, with the best possible schedule. They are submitted at once, as an array, or one by one, as by a script.
+//! computed, with the best possible schedule. They are submitted at once, as an array, or one by one, as by a script. On
+//! two GPUs the latter are compared with the former.
 
 use super::{ExperimentTrial, Finding, Proof, runs};
 use crate::cluster::calibration::mean;
@@ -31,6 +32,14 @@ const AIMS: [(u64, f64, f64); 5] = [
 
 /// The time between two submits of a script: a command that connects and waits for an answer. Chosen.
 const SCRIPT_GAP_MS: u64 = 50;
+
+/// Where scripts are compared with batches that are submitted at once, and with how many jobs: the fewer there are, the more
+/// the first one's slice matters.
+const TWO_GPUS: &str = "a100-40gb,a100-40gb";
+const SCRIPTED: [u64; 5] = [2, 3, 5, 10, 20];
+
+/// How many times as long a script's jobs may take as the same ones submitted at once. Chosen.
+const SCRIPTED_MAX: f64 = 1.10;
 
 /// Why batches about which nothing is known take longer.
 const UNSEEN: &str =
@@ -104,5 +113,27 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(SCRIPTED.map(|jobs| scripted(jobs, first)));
     findings
+}
+
+/// Compares a batch that a script submits one by one on two GPUs with the same one submitted at once. Nothing is known.
+fn scripted(jobs: u64, first: u64) -> Finding {
+    let overheads = Overheads { times: RunTimeKnowledge::Unknown, ..Overheads::default() };
+    let makespan_s = |seed: u64, gap_ms: u64| {
+        let mut jobs_of_batch = batch(jobs, seed);
+        for (place, job) in (0..).zip(&mut jobs_of_batch) {
+            job.submit_ms = place * gap_ms;
+        }
+        let trial = ExperimentTrial::new(&jobs_of_batch, TWO_GPUS, "tessera");
+        Some(runs(&ExperimentTrial { overheads, seed, ..trial })?.makespan_s)
+    };
+    let ratio = |seed| Some(makespan_s(seed, SCRIPT_GAP_MS)? / makespan_s(seed, 0)?);
+    let each: Vec<f64> = (first..first + SEEDS).filter_map(ratio).collect();
+    let what = format!(
+        "{jobs} jobs on two GPUs, times unknown, submitted one by one: makespan over that at once"
+    );
+    Finding::at_most("BATCHES", what, Proof::Proxy, SCRIPTED_MAX, mean(&each))
+        .known(ONE_BY_ONE)
+        .over_seeds(&each)
 }
