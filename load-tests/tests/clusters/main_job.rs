@@ -48,8 +48,8 @@ fn a_script_runs_on_a_slice_of_the_right_size_with_an_explanation() {
     let submitted = cluster.submit(&request);
     let running = cluster.wait_job(submitted.job_id, SOON, "running").job;
 
-    // 8 GB fit neither 1g.5gb nor 1g.6gb; 2g.10gb wastes less than 2g.12gb.
-    assert_eq!(running.profile.as_deref(), Some("2g.10gb"));
+    // Nothing is known of it, and no other job is there: it gets half of the faster GPU, and others the rest.
+    assert_eq!(running.profile.as_deref(), Some("4g.20gb"));
     assert_eq!(running.node.as_deref(), Some("n1"));
     assert_eq!((running.state_short.as_str(), running.user.as_str()), ("R", "ada"));
     let slice = running.slice.clone().unwrap();
@@ -92,7 +92,7 @@ fn a_script_runs_on_a_slice_of_the_right_size_with_an_explanation() {
     let why = cluster.explain(submitted.job_id);
     let chosen: Vec<_> = why.candidates.iter().filter(|candidate| candidate.chosen).collect();
     assert_eq!(chosen.len(), 1, "{why:#?}");
-    assert_eq!((chosen[0].node.as_str(), chosen[0].profile.as_str()), ("n1", "2g.10gb"));
+    assert_eq!((chosen[0].node.as_str(), chosen[0].profile.as_str()), ("n1", "4g.20gb"));
     assert!(why.candidates.iter().any(|candidate| !candidate.chosen), "{why:#?}");
     assert!(!why.summary.is_empty());
     let decision = why.decision.unwrap();
