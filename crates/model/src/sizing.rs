@@ -77,7 +77,7 @@ impl SizeSource {
         match self {
             Self::OutOfMemory => "is larger than what it ran out of",
             Self::Predicted => "is larger than what it was predicted to run out of",
-            Self::Declared => "is as its user requested",
+            Self::Declared => "is at least what its user requested",
             Self::FirstLaunch => "is what it had allocated before its first kernel",
             Self::Learned => "was learned from runs of its task",
             Self::Estimated => "is its user's estimate",
