@@ -150,7 +150,9 @@ fn a_gang_moves_all_of_its_members() {
     let ends = [first, first + 1].map(|id| cluster.wait_end(id, 3 * SOON));
 
     for job in &ends {
-        let profiles: Vec<_> = job.attempt_list.iter().map(|a| a.profile.as_str()).collect();
+        let mut profiles: Vec<_> = job.attempt_list.iter().map(|a| a.profile.as_str()).collect();
+        // Another program may hold the port of the gang's rendezvous: then the gang starts again with the same size.
+        profiles.dedup();
         assert_eq!(profiles, ["1g.6gb", "2g.12gb"], "{job:?}");
         assert_eq!((job.oom_count, job.job.state.as_str()), (1, "failed"));
     }
