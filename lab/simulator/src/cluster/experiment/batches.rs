@@ -77,10 +77,7 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
             let overheads = Overheads { times, ..Overheads::default() };
             let (mut over_bound, mut over_best) = (Vec::new(), Vec::new());
             for seed in first..first + SEEDS {
-                let mut jobs_of_batch = batch(jobs, seed);
-                for (place, job) in (0..).zip(&mut jobs_of_batch) {
-                    job.submit_ms = place * gap_ms;
-                }
+                let jobs_of_batch = submitted_every(gap_ms, jobs, seed);
                 let trial = ExperimentTrial::new(&jobs_of_batch, GPU, "tessera");
                 let Some(done) = runs(&ExperimentTrial { overheads, seed, ..trial }) else {
                     continue;
@@ -117,14 +114,20 @@ pub(super) fn from(first: u64) -> Vec<Finding> {
     findings
 }
 
+/// Returns the same batch with so much time between two submits.
+fn submitted_every(gap_ms: u64, jobs: u64, seed: u64) -> Vec<SimulatedJob> {
+    let mut submitted = batch(jobs, seed);
+    for (place, job) in (0..).zip(&mut submitted) {
+        job.submit_ms = place * gap_ms;
+    }
+    submitted
+}
+
 /// Compares a batch that a script submits one by one on two GPUs with the same one submitted at once. Nothing is known.
 fn scripted(jobs: u64, first: u64) -> Finding {
     let overheads = Overheads { times: RunTimeKnowledge::Unknown, ..Overheads::default() };
     let makespan_s = |seed: u64, gap_ms: u64| {
-        let mut jobs_of_batch = batch(jobs, seed);
-        for (place, job) in (0..).zip(&mut jobs_of_batch) {
-            job.submit_ms = place * gap_ms;
-        }
+        let jobs_of_batch = submitted_every(gap_ms, jobs, seed);
         let trial = ExperimentTrial::new(&jobs_of_batch, TWO_GPUS, "tessera");
         Some(runs(&ExperimentTrial { overheads, seed, ..trial })?.makespan_s)
     };
