@@ -9,7 +9,7 @@
 //! one that was submitted more than [`DELAY_MAX`] later, whatever its account has used. The order
 //! among the jobs of one account doesn't change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,33 +45,40 @@ pub(crate) fn order_jobs<'q>(
     if !fairly {
         return ordered;
     }
-    let mut users: BTreeMap<&str, Option<Account>> = BTreeMap::new();
-    let mut last: Option<&Arc<str>> = None;
-    for ordered_job in &ordered {
+    // By number and not by name: thousands of jobs belong to a few users.
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    let mut users: Vec<Option<Account>> = Vec::new();
+    let mut last: Option<(&Arc<str>, usize)> = None;
+    let mut user_of = Vec::with_capacity(ordered.len());
+    for OrderedJob { job, .. } in &ordered {
         // Tasks of one array follow each other, and most of them have the same text in memory.
-        if last.is_some_and(|last| Arc::ptr_eq(last, &ordered_job.job.user)) {
-            continue;
-        }
-        last = Some(&ordered_job.job.user);
-        let user = &*ordered_job.job.user;
-        if !users.contains_key(user) {
-            users.insert(user, jobs.account(ordered_job.job.id));
-        }
+        let known = last.filter(|(user, _)| Arc::ptr_eq(user, &job.user)).map(|(_, number)| number);
+        let number = known.unwrap_or_else(|| {
+            *numbers.entry(&*job.user).or_insert_with(|| {
+                users.push(jobs.account(job.id));
+                users.len() - 1
+            })
+        });
+        last = Some((&job.user, number));
+        user_of.push(number);
     }
-    let names = users.values().flatten().map(|account| Arc::clone(&account.name));
+    let names = users.iter().flatten().map(|account| Arc::clone(&account.name));
     let accounts: BTreeMap<Arc<str>, Option<Account>> = names.map(|name| (name, None)).collect();
     if accounts.len() < 2 {
         return ordered;
     }
-    let delays = delays(accounts, users.values().flatten());
+    let numbers: HashMap<&str, usize> = accounts.keys().map(|name| &**name).zip(0..).collect();
+    let account_of: Vec<Option<usize>> =
+        users.iter().map(|account| numbers.get(&*account.as_ref()?.name).copied()).collect();
+    let delays: Vec<Millis> =
+        delays(accounts.clone(), users.iter().flatten()).into_values().collect();
     // Among one account's jobs of a priority the order stays, whatever the clock showed at their
     // submits.
-    let mut last: BTreeMap<(&Arc<str>, QueueRank), Millis> = BTreeMap::new();
-    for ordered_job in &mut ordered {
-        let Some(Some(account)) = users.get(&*ordered_job.job.user) else { continue };
-        let delay = delays.get(&account.name).copied().unwrap_or_default();
-        let latest = last.entry((&account.name, ordered_job.job.queue_rank)).or_default();
-        ordered_job.ranked_at = ordered_job.ranked_at.plus(delay).max(*latest);
+    let mut last: HashMap<(usize, QueueRank), Millis> = HashMap::new();
+    for (ordered_job, user) in ordered.iter_mut().zip(user_of) {
+        let Some(account) = account_of[user] else { continue };
+        let latest = last.entry((account, ordered_job.job.queue_rank)).or_default();
+        ordered_job.ranked_at = ordered_job.ranked_at.plus(delays[account]).max(*latest);
         *latest = ordered_job.ranked_at;
     }
     ordered.sort_by_key(|ordered_job| {
