@@ -85,7 +85,7 @@ impl ClusterPart {
         let mut selected = always.clone();
         selected.extend(gone.iter().filter_map(|job| homes.get(job)));
         let gpus: Vec<GpuView> = selected.into_iter().map(|at| view.gpus[at].clone()).collect();
-        Some(ClusterView { gpus, power_cap: view.power_cap })
+        Some(ClusterView::new(gpus, view.power_cap))
     }
 
     /// Returns some GPUs of each model as if all jobs there had ended; `None` if the cluster is small.
@@ -94,7 +94,7 @@ impl ClusterPart {
         let examples = first_of_each_model(view, |gpu| gpu.available);
         let gpus: Vec<GpuView> = examples.into_iter().map(|at| view.gpus[at].clone()).collect();
         let gone = gpus.iter().flat_map(jobs_of).collect();
-        let part = ClusterView { gpus, power_cap: view.power_cap };
+        let part = ClusterView::new(gpus, view.power_cap);
         Some(without_jobs(&part, &gone))
     }
 }

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_model::mig::Profile;
+use tessera_model::place::PlaceFilter;
 use tessera_model::spec::GpuRequest;
 use tessera_model::{AttemptId, Bytes, JobId, Millis};
 use tessera_placement::migration_cooldown::has_rested;
@@ -77,6 +78,14 @@ impl JobTable for ClusterForecast<'_> {
 
     fn migration_price(&self, job: JobId) -> Option<Millis> {
         self.price_of_migration(&self.known(job)?)
+    }
+
+    fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
+        let place = match self.cluster.attempts.of_job(job) {
+            Some(live) => &live.facts.rules.place,
+            None => &self.known(job)?.facts.rules.place,
+        };
+        (!place.is_open()).then(|| Arc::new(place.clone()))
     }
 
     fn unlisted(&self) -> usize {

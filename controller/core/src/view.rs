@@ -197,7 +197,7 @@ impl ClusterState {
     pub fn view(&self, now: Millis) -> ClusterView {
         let Self { inventory, attempts, overrides, layouts, migrations, .. } = self;
         let view = cluster_view(inventory, attempts, overrides, layouts, migrations, now);
-        ClusterView { power_cap: self.planner.power_cap, ..view }
+        ClusterView::new(view.gpus, self.planner.power_cap)
     }
 
     /// Returns why the jobs wait for which this is known, by number.

@@ -74,7 +74,7 @@ impl CutInstance<'_> {
 /// A waiting job that holds up others.
 struct WaitingRequest<'q> {
     name: &'q ComputeName,
-    user: &'q Arc<str>,
+    job: &'q QueuedJob,
 }
 
 /// The result for a queue, with the GPU instances on which its jobs were placed.
@@ -119,13 +119,15 @@ pub(crate) fn place_in_order<'c, 'q>(
             continue;
         };
         let held_up = heads.iter().any(|head| {
-            head.name == name || (head.name.profile == name.profile && *head.user != job.user)
+            let meets = head.name == name
+                || (head.name.profile == name.profile && head.job.user != job.user);
+            meets && have_gpus_in_common(cluster, head.job, job)
         });
         if held_up || placed.started >= starts_max {
             continue;
         }
         let instances = instances.get_or_insert_with(|| cut_instances(cluster));
-        let found = best(instances, name, &job.user);
+        let found = best(instances, name, job);
         // A job that joins jobs of its user uses no more of the quota. A job that waits for its
         // quota blocks no other job.
         let alone = found.is_none_or(|(index, _)| instances[index].user.is_none());
@@ -155,10 +157,14 @@ pub(crate) fn place_in_order<'c, 'q>(
                 placed.started += 1;
             }
             None => {
-                let reason = reason(cluster, instances, name);
-                let why = messages::wait(job, name, cluster, instances, reason);
+                let allowed = instances.iter().filter(|instance| instance.gpu.is_allowed(job));
+                let allowed: Vec<CutInstance<'_>> = allowed.cloned().collect();
+                let part = job.place.as_ref().map(|place| cluster.within(place));
+                let part = part.as_ref().unwrap_or(cluster);
+                let reason = reason(part, &allowed, name);
+                let why = messages::wait(job, name, part, &allowed, reason);
                 placed.decisions.push(Decision::Wait { job: job.id, reason, why });
-                heads.push(WaitingRequest { name, user: &job.user });
+                heads.push(WaitingRequest { name, job });
             }
         }
     }
@@ -187,6 +193,12 @@ pub(crate) fn laid_over(cluster: &ClusterView, given: &[CutInstance<'_>]) -> Clu
     view
 }
 
+/// Returns whether there are GPUs on which both of two jobs may run.
+fn have_gpus_in_common(cluster: &ClusterView, one: &QueuedJob, other: &QueuedJob) -> bool {
+    one.place == other.place
+        || cluster.gpus.iter().any(|gpu| gpu.is_allowed(one) && gpu.is_allowed(other))
+}
+
 /// Lists the divided GPU instances, in the cluster's order.
 fn cut_instances(cluster: &ClusterView) -> Vec<CutInstance<'_>> {
     let of = |gpu| {
@@ -213,10 +225,13 @@ pub(crate) fn is_of(instance: &CutInstance<'_>, name: &ComputeName) -> bool {
 fn best(
     instances: &[CutInstance<'_>],
     name: &ComputeName,
-    user: &Arc<str>,
+    job: &QueuedJob,
 ) -> Option<(usize, ComputeSlot)> {
     let open = instances.iter().enumerate().filter(|(_, instance)| {
-        instance.gpu.available && is_of(instance, name) && instance.lets(user)
+        instance.gpu.available
+            && instance.gpu.is_allowed(job)
+            && is_of(instance, name)
+            && instance.lets(&job.user)
     });
     let placements = open.filter_map(|(index, instance)| {
         Some((Reverse(instance.taken.len()), index, instance.free(name.slices).next()?))

@@ -11,6 +11,7 @@ use crate::compute_instances;
 use crate::decision::Decision;
 use crate::fair::{OrderedJob, Quotas, order_jobs};
 use crate::gangs;
+use crate::places::{PlacePredictor, Places, UnmovedJobs};
 use crate::policy::{Policy, SliceManner};
 use crate::power::keep_below_cap;
 use crate::predictor::{Knowledge, Predictor};
@@ -20,10 +21,10 @@ use crate::working_state::WorkingState;
 
 /// Decides one round about the jobs of a queue, in service order; at most `starts_max` start.
 ///
-/// Jobs that may run only on some nodes or GPUs are decided separately, each kind of restriction on
-/// the part of the cluster that it allows. The kinds are ordered by their first jobs, and each kind
-/// sees what earlier ones started. Last, jobs that found no slice may join others
-/// ([`share_slices`]), and what exceeds the cluster's power cap waits ([`crate::power`]). Online jobs that still
+/// Jobs that may run only on some nodes or models are decided together with all others ([`crate::places`]). If their
+/// restrictions are too many, or the policy does not honour them, each kind of restriction is decided on the part of the
+/// cluster that it allows. The kinds are ordered by their first jobs, and each kind sees what earlier ones started. Last,
+/// jobs that found no slice may join others ([`share_slices`]), and what exceeds the cluster's power cap waits ([`crate::power`]). Online jobs that still
 /// wait may send offline jobs back to the queue ([`crate::preemption`]).
 pub fn decide_round(
     policy: &dyn Policy,
@@ -35,7 +36,7 @@ pub fn decide_round(
 ) -> Vec<Decision> {
     let ordered = order_jobs(queue, knowledge.jobs, policy.shares_fairly());
     let waiting: Vec<&QueuedJob> = ordered.iter().map(|ordered_job| ordered_job.job).collect();
-    let mut decisions = decide_kinds(policy, cluster, knowledge, ordered, now, starts_max);
+    let mut decisions = decide_places(policy, cluster, knowledge, ordered, now, starts_max);
     // A policy that gives whole GPUs gives each to one job.
     if policy.slice_manner() != SliceManner::WholeGpus {
         share_slices(cluster, knowledge, &waiting, &mut decisions, starts_max);
@@ -45,8 +46,8 @@ pub fn decide_round(
     decisions
 }
 
-/// Decides about each kind of restriction on places.
-fn decide_kinds(
+/// Decides about all jobs together, or about each kind of restriction on places.
+fn decide_places(
     policy: &dyn Policy,
     cluster: &ClusterView,
     knowledge: Knowledge<'_>,
@@ -54,10 +55,19 @@ fn decide_kinds(
     now: Millis,
     starts_max: usize,
 ) -> Vec<Decision> {
-    let restricted = ordered.iter().any(|ordered_job| ordered_job.job.place.is_some());
-    if !restricted {
+    let places = Places::of(policy, cluster, knowledge.jobs, &ordered);
+    if places.is_empty() {
         return decide_ordered(policy, cluster, knowledge, ordered, now, starts_max);
     }
+    if policy.honours_places()
+        && let Some(divided) = places.divide(cluster)
+    {
+        let predictor = PlacePredictor { predictor: knowledge.predictor, places: &places };
+        let knowledge = Knowledge { predictor: &predictor, ..knowledge };
+        return decide_ordered(policy, &divided, knowledge, ordered, now, starts_max);
+    }
+    let jobs = UnmovedJobs { jobs: knowledge.jobs, places: &places };
+    let knowledge = Knowledge { jobs: &jobs, ..knowledge };
     let mut kinds: Vec<(Option<&PlaceFilter>, Vec<OrderedJob<'_>>)> = Vec::new();
     for ordered_job in ordered {
         let place = ordered_job.job.place.as_deref();
@@ -110,7 +120,7 @@ pub(crate) fn with_starts<'c>(
         let available = gpu.view.available && !is_closed;
         GpuView { available, instances: gpu.instances, ..gpu.view.clone() }
     });
-    Cow::Owned(ClusterView { gpus: gpus.collect(), power_cap: cluster.power_cap })
+    Cow::Owned(cluster.with_gpus(gpus.collect()))
 }
 
 fn decide_ordered<'q>(

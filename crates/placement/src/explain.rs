@@ -146,8 +146,7 @@ impl Hopeless {
         size: &NumberedRequest,
         reason: WaitReason,
     ) -> Self {
-        let holders: Vec<_> =
-            state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request)).collect();
+        let holders: Vec<_> = state.gpus.iter().filter(|gpu| size.suits(gpu.view)).collect();
         let (summary, would_start_if) = if holders.is_empty() {
             never(state, size)
         } else if reason == WaitReason::MigFragmentation {
@@ -202,8 +201,13 @@ impl Hopeless {
 }
 
 fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
-    let largest = state.gpus.iter().filter_map(|gpu| feasibility::largest_of(gpu.view)).max();
+    let allowed = || state.gpus.iter().map(|gpu| gpu.view).filter(|view| size.allows(view));
+    let largest = allowed().filter_map(feasibility::largest_of).max();
     match (&size.request, largest) {
+        (_, None) if let Some(place) = size.place.as_ref().filter(|_| !state.gpus.is_empty()) => (
+            format!("no known GPU is among those that it may use: {}", place.text()),
+            "such a node joins, or the job is submitted again without this restriction".to_owned(),
+        ),
         (_, None) => {
             ("no GPU has been reported yet".to_owned(), "a node with a GPU joins".to_owned())
         }
@@ -216,7 +220,7 @@ fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
             format!("a node with a GPU that offers {} joins", name.profile),
         ),
         (SliceRequest::Shared(sharer), Some(_))
-            if sharer.share.is_kernel() && !state.gpus.iter().any(|gpu| gpu.view.kernel) =>
+            if sharer.share.is_kernel() && !allowed().any(|view| view.kernel) =>
         {
             (
                 "no known node supports kernel-level sharing: no agent has the shim".to_owned(),
@@ -224,7 +228,7 @@ fn never(state: &WorkingState<'_>, size: &NumberedRequest) -> (String, String) {
             )
         }
         (SliceRequest::Shared(sharer), Some(_))
-            if !sharer.share.is_kernel() && !state.gpus.iter().any(|gpu| gpu.view.mps) =>
+            if !sharer.share.is_kernel() && !allowed().any(|view| view.mps) =>
         {
             (
                 "no known node supports MPS: none has nvidia-cuda-mps-control".to_owned(),
@@ -290,8 +294,7 @@ pub(crate) fn wait<R: Rule>(
     job: &QueuedJob,
     size: &NumberedRequest,
 ) -> (WaitReason, Explanation) {
-    let holders: Vec<_> =
-        state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request)).collect();
+    let holders: Vec<_> = state.gpus.iter().filter(|gpu| size.suits(gpu.view)).collect();
     let possible: Vec<_> = holders
         .iter()
         .copied()

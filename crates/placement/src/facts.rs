@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tessera_model::place::PlaceFilter;
 use tessera_model::{Bytes, JobId, Millis};
 
 use crate::preemption::PreemptionPrice;
@@ -125,6 +126,12 @@ pub trait JobTable {
         self.facts(job).migration_price
     }
 
+    /// Returns the only nodes and models of GPUs on which a job may run, if its user restricted it. Of waiting jobs the
+    /// queue has the same. It is read for all running jobs.
+    fn place(&self, _job: JobId) -> Option<Arc<PlaceFilter>> {
+        None
+    }
+
     /// Returns how many more jobs wait than the round lists. Each equals a listed one ahead of it, and could not start
     /// in this round, because so many of those are listed. They count as demand.
     fn unlisted(&self) -> usize {
@@ -164,11 +171,17 @@ pub struct KnownJobs {
     /// What it costs to send running jobs back to the queue, for those that may be. Online jobs may do that if
     /// there is any.
     pub preemption_prices: BTreeMap<JobId, PreemptionPrice>,
+    /// The restrictions of running jobs to nodes and models.
+    pub places: BTreeMap<JobId, Arc<PlaceFilter>>,
 }
 
 impl JobTable for KnownJobs {
     fn facts(&self, job: JobId) -> JobFacts {
         self.facts.get(&job).cloned().unwrap_or_default()
+    }
+
+    fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
+        self.places.get(&job).cloned()
     }
 
     fn may_preempt(&self, _: JobId) -> bool {

@@ -22,6 +22,7 @@ pub mod migration_cooldown;
 mod numbers;
 pub mod offer;
 pub mod placement_search;
+mod places;
 pub mod policy;
 pub mod power;
 pub mod power_cap;

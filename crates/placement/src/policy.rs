@@ -75,6 +75,12 @@ pub trait Policy: Send + Sync + std::fmt::Debug {
         true
     }
 
+    /// Returns whether it places each job only where its user lets it run. Otherwise jobs with different
+    /// restrictions are decided one after another, each kind on its part of the cluster.
+    fn honours_places(&self) -> bool {
+        false
+    }
+
     /// Returns how it gets the slices for the members of gangs.
     fn slice_manner(&self) -> SliceManner {
         SliceManner::MadeToMeasure

@@ -227,9 +227,8 @@ impl PreemptionSearch<'_> {
         let view = self.view;
         let mut gpus = Vec::new();
         for (at, gpu) in view.gpus.iter().enumerate() {
-            let allowed =
-                job.place.as_ref().is_none_or(|place| place.allows(&gpu.node, &gpu.model));
-            if !gpu.available || gpu.changing || !allowed || self.gone.contains(&gpu.id) {
+            if !gpu.available || gpu.changing || !gpu.is_allowed(job) || self.gone.contains(&gpu.id)
+            {
                 continue;
             }
             let mut units: Vec<Unit> = Vec::new();

@@ -1,13 +1,16 @@
 //! The meaning of a job's request on GPUs of different models.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tessera_model::Bytes;
 use tessera_model::mig::compute::ComputeName;
 use tessera_model::mig::{Profile, ProfileName};
+use tessera_model::place::PlaceFilter;
 use tessera_model::spec::GpuRequest;
 
-use crate::view::{ClusterView, MigView, QueuedJob, SharingRequest};
+use crate::feasibility;
+use crate::view::{ClusterView, GpuView, MigView, QueuedJob, SharingRequest};
 
 /// A request, reduced to the parts that affect placements.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,10 +92,10 @@ impl SliceRequest {
 #[derive(Debug)]
 pub struct RequestNumbers {
     steps: Vec<Bytes>,
-    numbers: BTreeMap<SliceRequest, usize>,
+    numbers: BTreeMap<(SliceRequest, Option<Arc<PlaceFilter>>), usize>,
     /// The last request as a job states it. Tasks of one array follow each other in the queue, and a comparison costs
     /// less than a search.
-    last: Option<(GpuRequest, Option<SharingRequest>, NumberedRequest)>,
+    last: Option<LastRequest>,
 }
 
 /// One request with its number.
@@ -102,7 +105,24 @@ pub struct NumberedRequest {
     pub number: usize,
     /// The request, with memory rounded up to a size that some GPU has.
     pub request: SliceRequest,
+    /// The only nodes and models on which it may be served; `None` for all.
+    pub place: Option<Arc<PlaceFilter>>,
 }
+
+impl NumberedRequest {
+    /// Returns whether it may be served on this GPU's node and model.
+    pub(crate) fn allows(&self, gpu: &GpuView) -> bool {
+        self.place.as_ref().is_none_or(|place| place.allows(&gpu.node, &gpu.model))
+    }
+
+    /// Returns whether it may be served on this GPU, whose geometry has an instance for it.
+    pub(crate) fn suits(&self, gpu: &GpuView) -> bool {
+        self.allows(gpu) && feasibility::holds(gpu, &self.request)
+    }
+}
+
+/// A request as a job states it, with its number.
+type LastRequest = (GpuRequest, Option<SharingRequest>, NumberedRequest);
 
 impl RequestNumbers {
     /// Collects the memory sizes that differ on the cluster's GPUs.
@@ -136,8 +156,8 @@ impl RequestNumbers {
     }
 
     fn size_of(&mut self, job: &QueuedJob) -> &NumberedRequest {
-        let is_same = |(gpu, share, _): &(GpuRequest, Option<SharingRequest>, NumberedRequest)| {
-            *gpu == job.gpu && *share == job.share
+        let is_same = |(gpu, share, last): &LastRequest| {
+            *gpu == job.gpu && *share == job.share && last.place == job.place
         };
         let last = self.last.take().filter(is_same);
         let last = last.unwrap_or_else(|| (job.gpu.clone(), job.share.clone(), self.find(job)));
@@ -157,7 +177,8 @@ impl RequestNumbers {
             | SliceRequest::Part(_)) => request,
         };
         let next = self.numbers.len();
-        let number = *self.numbers.entry(request.clone()).or_insert(next);
-        NumberedRequest { number, request }
+        let key = (request.clone(), job.place.clone());
+        let number = *self.numbers.entry(key).or_insert(next);
+        NumberedRequest { number, request, place: job.place.clone() }
     }
 }

@@ -13,7 +13,6 @@ use tessera_model::JobId;
 
 use crate::decision::{Decision, Explanation, JobPlacement, WaitReason};
 use crate::explain::{self, Hopeless};
-use crate::feasibility;
 use crate::offer::{FutureFit, Offer, Order, Rank, Rule};
 use crate::predictor::Predictor;
 use crate::request::{NumberedRequest, RequestNumbers};
@@ -197,7 +196,7 @@ impl Market {
         if let Some(old) = self.offers[gpu].take() {
             self.order.remove(&(old.rank, gpu));
         }
-        if !now.view.available {
+        if !now.view.available || !size.allows(now.view) {
             return;
         }
         self.offers[gpu] = sharing::best_offer(rule, now, size);
@@ -236,7 +235,7 @@ pub(crate) fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedR
         false => WaitReason::BadConstraints,
     };
     for gpu in &state.gpus {
-        if !feasibility::holds(gpu.view, &size.request) {
+        if !size.suits(gpu.view) {
             continue;
         }
         match (gpu.view.available, rule.future_fit(gpu, size)) {
@@ -262,7 +261,7 @@ pub(crate) fn fate<R: Rule>(rule: &R, state: &WorkingState<'_>, size: &NumberedR
 
 /// Names the administrative overrides, if they alone block the request.
 fn closed(state: &WorkingState<'_>, size: &NumberedRequest) -> Option<WaitReason> {
-    let mut holders = state.gpus.iter().filter(|gpu| feasibility::holds(gpu.view, &size.request));
+    let mut holders = state.gpus.iter().filter(|gpu| size.suits(gpu.view));
     let first = holders.next()?.view.operator.closed.as_ref()?.how;
     let rest: Option<Vec<ClosureKind>> =
         holders.map(|gpu| gpu.view.operator.closed.as_ref().map(|closed| closed.how)).collect();

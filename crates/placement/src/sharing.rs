@@ -25,6 +25,7 @@ use std::cmp::Reverse;
 use std::rc::Rc;
 
 use tessera_model::JobId;
+use tessera_model::mig::Slot;
 
 use crate::kernel_sharing::SharingGain;
 use crate::offer::{ColocationRank, Offer, Rank, Rule, Way};
@@ -51,11 +52,21 @@ pub fn best_offer<R: Rule>(
 
 /// Returns the shared slice of a GPU that a sharing job would join.
 pub(crate) fn join(gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
+    join_among(gpu, size, |_| true)
+}
+
+/// Does the same for some of the GPU's slices.
+pub(crate) fn join_among(
+    gpu: &WorkingGpu<'_>,
+    size: &NumberedRequest,
+    is_open: impl Fn(Option<Slot>) -> bool,
+) -> Option<Rc<Offer>> {
     let SliceRequest::Shared(sharer) = &size.request else { return None };
     if !gpu.view.shares(sharer.share) {
         return None;
     }
-    let open = tenancies(gpu, sharer).filter(|(i, tenancy)| tenancy.has_capacity(sharer, i.memory));
+    let open = tenancies(gpu, sharer)
+        .filter(|(i, tenancy)| is_open(i.slot) && tenancy.has_capacity(sharer, i.memory));
     let welcome =
         open.filter_map(|(i, tenancy)| Some((i, tenancy, adds(gpu, i, tenancy, sharer)?)));
     let (instance, ..) = welcome.min_by_key(|(instance, tenancy, adds)| {

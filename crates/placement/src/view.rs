@@ -1,5 +1,6 @@
 //! The view of the cluster that policies get.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -29,12 +30,15 @@ pub struct ClusterView {
     pub gpus: Vec<GpuView>,
     /// The most power that they may draw together, if that is limited.
     pub power_cap: Option<PowerCap>,
+    /// For each GPU, a number of the jobs' restrictions that allow it. GPUs with different numbers are of different kinds.
+    /// Empty without restrictions, and outside of rounds ([`Self::with_parts`]).
+    parts: Vec<u32>,
 }
 
 impl From<Vec<GpuView>> for ClusterView {
     /// A cluster of GPUs in their order, without a power cap.
     fn from(gpus: Vec<GpuView>) -> Self {
-        Self { gpus, power_cap: None }
+        Self::new(gpus, None)
     }
 }
 
@@ -53,7 +57,42 @@ impl ClusterView {
     pub fn within(&self, filter: &PlaceFilter) -> Self {
         let allowed = |gpu: &&GpuView| filter.allows(&gpu.node, &gpu.model);
         let gpus = self.gpus.iter().filter(allowed).cloned().collect();
-        Self { gpus, power_cap: self.power_cap }
+        Self::new(gpus, self.power_cap)
+    }
+
+    /// Returns a cluster of GPUs in their order.
+    pub const fn new(gpus: Vec<GpuView>, power_cap: Option<PowerCap>) -> Self {
+        Self { gpus, power_cap, parts: Vec::new() }
+    }
+
+    /// Returns the same cluster, in which GPUs are of different kinds if one of the filters allows only some of them. So a
+    /// policy that decides by kinds need not compare a job's restriction with each GPU.
+    pub(crate) fn with_parts<'f>(&self, filters: impl Iterator<Item = &'f PlaceFilter>) -> Self {
+        let filters: BTreeSet<&PlaceFilter> = filters.collect();
+        let allowed = |gpu: &GpuView| -> Vec<bool> {
+            filters.iter().map(|filter| filter.allows(&gpu.node, &gpu.model)).collect()
+        };
+        let allowed: Vec<Vec<bool>> = self.gpus.iter().map(allowed).collect();
+        // Numbered by what they are, so that the order in which the cluster lists its GPUs doesn't matter.
+        let distinct: BTreeSet<&Vec<bool>> = allowed.iter().collect();
+        let numbers: BTreeMap<&Vec<bool>, u32> = distinct.into_iter().zip(0..).collect();
+        let parts = allowed.iter().map(|allowed| numbers[allowed]).collect();
+        Self { parts, ..self.clone() }
+    }
+
+    /// Returns the same cluster with other states of its GPUs, in the same order.
+    pub(crate) fn with_gpus(&self, gpus: Vec<GpuView>) -> Self {
+        Self { gpus, power_cap: self.power_cap, parts: self.parts.clone() }
+    }
+
+    /// Returns whether its kinds differ by jobs' restrictions, too.
+    pub(crate) const fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Returns the number of the restrictions that allow a GPU, by its place in the view.
+    pub(crate) fn part_of(&self, gpu: usize) -> u32 {
+        self.parts.get(gpu).copied().unwrap_or(0)
     }
 
     /// Returns the kinds of GPUs in the order in which they appear. So predictions for thousands of
@@ -61,7 +100,9 @@ impl ClusterView {
     pub(crate) fn gpu_kinds(&self) -> GpuKinds {
         let mut kinds = GpuKinds::default();
         for (at, gpu) in self.gpus.iter().enumerate() {
-            let alike = |first: &usize| self.gpus[*first].is_same_kind(gpu);
+            let alike = |first: &usize| {
+                self.part_of(*first) == self.part_of(at) && self.gpus[*first].is_same_kind(gpu)
+            };
             let kind = kinds.first.iter().position(alike).unwrap_or_else(|| {
                 kinds.first.push(at);
                 kinds.first.len() - 1
@@ -121,6 +162,11 @@ pub struct AdminOverride {
 }
 
 impl GpuView {
+    /// Returns whether a job's restriction to nodes and models allows it to run here.
+    pub(crate) fn is_allowed(&self, job: &QueuedJob) -> bool {
+        job.place.as_ref().is_none_or(|place| place.allows(&self.node, &self.model))
+    }
+
     /// Returns whether both are of the same model, with the same geometry.
     pub(crate) fn is_same_kind(&self, other: &Self) -> bool {
         let has_same_rules = match (&self.mig, &other.mig) {

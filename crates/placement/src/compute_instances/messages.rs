@@ -38,7 +38,8 @@ pub(crate) fn start(
         GpuOfNode(gpu),
     );
     let others = instances.iter().enumerate().filter(|(index, other)| {
-        *index != chosen && other.gpu.available && is_of(other, name) && other.has(name.slices)
+        let suits = is_of(other, name) && other.has(name.slices) && other.gpu.is_allowed(job);
+        *index != chosen && other.gpu.available && suits
     });
     let others = others.map(|(_, other)| candidate(other, name, "later_in_order"));
     let all = std::iter::once(candidate(instance, name, "chosen")).chain(others);

@@ -25,6 +25,9 @@ enum SliceSource {
 
 impl SliceSource {
     fn offer(&mut self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> Option<Rc<Offer>> {
+        if !size.allows(gpu.view) {
+            return None;
+        }
         match self {
             Self::Measured(rule) => rule.offer(gpu, size),
             Self::GpuLayout(rule) => rule.offer(gpu, size),
@@ -33,6 +36,9 @@ impl SliceSource {
     }
 
     fn future_fit(&self, gpu: &WorkingGpu<'_>, size: &NumberedRequest) -> FutureFit {
+        if !size.allows(gpu.view) {
+            return FutureFit::Never;
+        }
         match self {
             Self::Measured(rule) => rule.future_fit(gpu, size),
             Self::GpuLayout(rule) => rule.future_fit(gpu, size),

@@ -10,7 +10,6 @@ use super::messages::GangAhead;
 use super::{Gang, GangInput, messages, starts};
 use crate::decision::{Decision, Explanation, JobPlacement, WaitReason};
 use crate::fair::{Quotas, slices};
-use crate::feasibility::holds;
 use crate::policy::Policy;
 use crate::predictor::Knowledge;
 use crate::request::{NumberedRequest, SliceRequest};
@@ -29,8 +28,8 @@ pub(super) struct GangRound<'r> {
     started: usize,
     /// The reservation, and the gang that it is for.
     kept: Option<(JobId, ReservedGpus)>,
-    /// The requests of earlier waiting gangs: a gang with the same request waits as well.
-    waiting: BTreeMap<(SliceRequest, GangShape), Wait<'r>>,
+    /// The numbers of the requests of earlier waiting gangs: a gang with the same request waits as well.
+    waiting: BTreeMap<(usize, GangShape), Wait<'r>>,
 }
 
 /// Why gangs with the same request wait.
@@ -79,7 +78,7 @@ impl<'r> GangRound<'r> {
             return;
         }
         let size = self.capacity.size(gang.first);
-        let key = (size.request.clone(), gang.shape);
+        let key = (size.number, gang.shape);
         if let Some(wait) = self.waiting.remove(&key) {
             let wait = self.wait_as_well(gang, &size, wait);
             self.waiting.insert(key, wait);
@@ -221,8 +220,7 @@ impl<'r> GangRound<'r> {
     ) -> (WaitReason, Option<&'r GpuClosure>) {
         let fits = |gpus: &dyn Fn(&GpuView) -> bool| {
             let mut nodes = BTreeMap::new();
-            for gpu in self.cluster.gpus.iter().filter(|gpu| holds(gpu, &size.request) && gpus(gpu))
-            {
+            for gpu in self.cluster.gpus.iter().filter(|gpu| size.suits(gpu) && gpus(gpu)) {
                 *nodes.entry(&gpu.node).or_insert(0_u32) += 1;
             }
             let enough = nodes.values().filter(|gpus| **gpus >= gang.shape.per_node()).count();
@@ -231,7 +229,7 @@ impl<'r> GangRound<'r> {
         if fits(&|gpu| gpu.available) {
             return (WaitReason::Resources, None);
         }
-        if self.cluster.gpus.is_empty() {
+        if !self.cluster.gpus.iter().any(|gpu| size.allows(gpu)) {
             return (WaitReason::NodeUnavailable, None);
         }
         if !fits(&|_| true) {
@@ -240,8 +238,9 @@ impl<'r> GangRound<'r> {
         if !fits(&|gpu| gpu.available || gpu.operator.closed.is_some()) {
             return (WaitReason::NodeUnavailable, None);
         }
+        let allowed = self.cluster.gpus.iter().filter(|gpu| size.allows(gpu));
         let closed: Vec<&GpuClosure> =
-            self.cluster.gpus.iter().filter_map(|gpu| gpu.operator.closed.as_ref()).collect();
+            allowed.filter_map(|gpu| gpu.operator.closed.as_ref()).collect();
         let drained = closed.iter().find(|closed| closed.how == ClosureKind::Drained);
         match drained {
             Some(closed) => (WaitReason::NodeDrained, Some(closed)),

@@ -195,6 +195,10 @@ impl Policy for Tessera {
         true
     }
 
+    fn honours_places(&self) -> bool {
+        true
+    }
+
     fn settings(&self) -> Value {
         settings::to_json(self)
     }

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tessera_model::mig::Profile;
+use tessera_model::place::PlaceFilter;
 use tessera_model::{JobId, Millis};
 
 use super::answers::{Answers, RecordedRun};
@@ -60,6 +62,13 @@ impl<'k> AnswerRecorder<'k> {
 impl JobTable for AnswerRecorder<'_> {
     fn facts(&self, job: JobId) -> JobFacts {
         self.answer_once(|answers| &mut answers.facts, job, || self.knowledge.jobs.facts(job))
+    }
+
+    fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
+        // Only restrictions are recorded: few jobs have one.
+        let place = self.knowledge.jobs.place(job)?;
+        self.answers.borrow_mut().places.insert(job, Some(Arc::clone(&place)));
+        Some(place)
     }
 
     fn unlisted(&self) -> usize {

@@ -1,9 +1,11 @@
 //! The facts and predictions that a policy requested in a round, with their answers.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tessera_model::mig::ProfileId;
+use tessera_model::place::PlaceFilter;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{Bytes, JobId, Millis};
@@ -72,6 +74,8 @@ pub(super) struct Answers {
     /// Whether waiting jobs may send others back to the queue, and what that costs.
     pub(super) preempting: BTreeMap<JobId, bool>,
     pub(super) preemption_prices: BTreeMap<JobId, Option<PreemptionPrice>>,
+    /// The restrictions of running jobs to nodes and models.
+    pub(super) places: BTreeMap<JobId, Option<Arc<PlaceFilter>>>,
     /// How many more jobs wait than the round lists.
     pub(super) unlisted: usize,
     /// Whether the round was allowed to continue searching, by the number of searches.
@@ -132,6 +136,8 @@ pub struct NewAnswers {
     preempting: Vec<(JobId, bool)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     preemption_prices: Vec<(JobId, Option<PreemptionPrice>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    places: Vec<(JobId, Option<PlaceFilter>)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unlisted: Option<usize>,
 }
@@ -154,6 +160,10 @@ impl Answers {
             usage: changed(&before.usage, &self.usage, &Millis::ZERO),
             preempting: changed(&before.preempting, &self.preempting, &false),
             preemption_prices: changed(&before.preemption_prices, &self.preemption_prices, &None),
+            places: changed(&before.places, &self.places, &None)
+                .into_iter()
+                .map(|(job, place)| (job, place.map(|place| (*place).clone())))
+                .collect(),
             unlisted: (self.unlisted != before.unlisted).then_some(self.unlisted),
             ..NewAnswers::default()
         };
@@ -213,6 +223,8 @@ impl Answers {
         self.usage.extend(new.usage.iter().cloned());
         self.preempting.extend(new.preempting.iter().copied());
         self.preemption_prices.extend(new.preemption_prices.iter().copied());
+        let places = new.places.iter().map(|(job, place)| (*job, place.clone().map(Arc::new)));
+        self.places.extend(places);
         self.unlisted = new.unlisted.unwrap_or(self.unlisted);
     }
 

@@ -1,6 +1,9 @@
 //! Answers a policy from a record.
 
+use std::sync::Arc;
+
 use tessera_model::mig::Profile;
+use tessera_model::place::PlaceFilter;
 use tessera_model::{JobId, Millis};
 
 use super::answers::Answers;
@@ -28,6 +31,10 @@ impl RecordedAnswers<'_> {
 impl JobTable for RecordedAnswers<'_> {
     fn facts(&self, job: JobId) -> JobFacts {
         self.answers.facts.get(&job).cloned().unwrap_or_default()
+    }
+
+    fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
+        self.answers.places.get(&job).cloned()?
     }
 
     fn unlisted(&self) -> usize {

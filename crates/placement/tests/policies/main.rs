@@ -11,6 +11,7 @@ mod hardware;
 mod live;
 mod operator;
 mod parts;
+mod places;
 mod power;
 mod preemption;
 mod properties;

@@ -16,7 +16,7 @@ fn decide(cluster: &ClusterView, queue: &[QueuedJob]) -> Vec<Decision> {
 }
 
 fn capped(cluster: ClusterView, watts: u64) -> ClusterView {
-    ClusterView { power_cap: Some(PowerCap { watts }), ..cluster }
+    ClusterView::new(cluster.gpus, Some(PowerCap { watts }))
 }
 
 fn started(decisions: &[Decision]) -> Vec<u64> {

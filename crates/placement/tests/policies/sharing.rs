@@ -398,10 +398,8 @@ proptest! {
     fn sharing_jobs_change_nothing_for_jobs_that_do_not_share(
         cluster in arbitrary::cluster(), queue in arbitrary::queue(),
     ) {
-        let blind = ClusterView {
-            gpus: cluster.gpus.iter().cloned().map(|gpu| GpuView { mps: false, ..gpu }).collect(),
-            power_cap: None,
-        };
+        let gpus = cluster.gpus.iter().cloned().map(|gpu| GpuView { mps: false, ..gpu });
+        let blind = ClusterView::new(gpus.collect(), None);
         for policy in NAMES {
             prop_assert_eq!(decide(policy, &cluster, &queue), decide(policy, &blind, &queue));
         }

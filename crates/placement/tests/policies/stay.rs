@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tessera_model::mig::Profile;
+use tessera_model::share::{MpsShare, SliceShare};
 use tessera_model::spec::{GpuRequest, Priority};
-use tessera_model::{JobId, Millis};
+use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobTable, Knowledge,
-    Predictor, QueuedJob, RunTime, WaitReason, by_name, decide_round,
+    Predictor, QueuedJob, RunTime, SharingRequest, Tenancy, WaitReason, by_name, decide_round,
 };
 
 use crate::arbitrary;
@@ -882,4 +883,71 @@ proptest! {
 
         prop_assert_eq!(decide(&jobs), decide(&interned));
     }
+}
+
+/// Lets a job share half of a slice of 4 GiB for each.
+fn half(job: &mut QueuedJob) {
+    let memory = Bytes::from_mib(4_096);
+    let sm = 50_u8.try_into().unwrap();
+    job.share = Some(SharingRequest::new("ada", SliceShare::Mps(MpsShare { sm, memory })));
+}
+
+/// A slice with such a job of one user, which another one may join.
+fn shared(job: u64) -> InstanceState {
+    let memory = Bytes::from_mib(4_096);
+    let sm = 50_u8.try_into().unwrap();
+    let share = SliceShare::Mps(MpsShare { sm, memory });
+    InstanceState::Shared(Tenancy::of("ada".into(), vec![(JobId::from_number(job), share)]))
+}
+
+#[test]
+fn a_job_that_may_share_takes_a_free_slice_that_no_reservation_needs() {
+    // 3g.20gb becomes free at slice 4. Slices 0 to 3 are free, and no 7 compute slices are.
+    let view = cluster([a100(&[("3g.20gb", 4, taken(100)), ("1g.5gb", 0, taken(101))])]);
+    let mut jobs = queue([named("3g.20gb"), gib(4)]);
+    just_now(&mut jobs);
+    jobs[0].queue_rank = Priority::try_from(0).unwrap().into();
+    half(&mut jobs[1]);
+    let known = KnownFacts {
+        limits: [(100, 700), (101, 90_000)].into(),
+        ran: [(100, 600), (101, 600)].into(),
+        ..KnownFacts::default()
+    };
+
+    let decided = decide(&known, &view, &jobs);
+
+    assert_eq!(started(&decided), [2].into(), "{:?}", short(&view, &decided));
+}
+
+#[test]
+fn a_job_that_may_share_joins_no_slice_that_a_reservation_needs_unless_it_ends_in_time() {
+    let view = cluster([a100(&[("3g.20gb", 0, shared(100))])]);
+    let mut jobs = queue([GpuRequest::Whole, gib(4)]);
+    just_now(&mut jobs);
+    jobs[0].queue_rank = Priority::try_from(0).unwrap().into();
+    half(&mut jobs[1]);
+    let known = |limit: Option<u64>| KnownFacts {
+        limits: [(100, 3_600)].into_iter().chain(limit.map(|secs| (2, secs))).collect(),
+        ran: [(100, 600)].into(),
+        ..KnownFacts::default()
+    };
+
+    let endless = decide(&known(None), &view, &jobs);
+    let quick = decide(&known(Some(600)), &view, &jobs);
+
+    assert!(started(&endless).is_empty(), "{:?}", short(&view, &endless));
+    assert_eq!(started(&quick), [2].into(), "{:?}", short(&view, &quick));
+}
+
+#[test]
+fn a_job_that_may_share_and_has_waited_too_long_gets_a_reservation_like_any_other() {
+    let view = cluster([a100(&[("7g.40gb", 0, taken(100))])]);
+    let mut jobs = queue([gib(4)]);
+    jobs[0].submitted = NOW.minus(Millis::from_secs(13 * 3_600));
+    half(&mut jobs[0]);
+
+    let decided = decide(&KnownFacts::default(), &view, &jobs);
+
+    let summary = &why(&decided[0]).summary;
+    assert!(summary.contains("is reserved for it"), "{summary}");
 }

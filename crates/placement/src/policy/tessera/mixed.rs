@@ -25,8 +25,10 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use tessera_model::mig::{Profile, Slot};
+use tessera_model::place::PlaceFilter;
 use tessera_model::spec::GpuRequest;
 use tessera_model::{Bytes, GpuId, JobId, Millis};
 
@@ -100,6 +102,7 @@ pub(super) fn decide(
             homes: homes(cluster),
             standings: RefCell::default(),
             thrift: settings.thrift.clamp(0.0, 0.9),
+            has_parts: cluster.has_parts(),
             now,
         };
         let searched = Knowledge { jobs: &known, predictor: &known, budget: knowledge.budget };
@@ -362,6 +365,8 @@ struct Known<'f> {
     standings: RefCell<HashMap<JobId, Standing>>,
     /// The part of a whole GPU's score that the search subtracts for energy, as a fraction of one.
     thrift: f64,
+    /// Whether jobs are restricted to some GPUs.
+    has_parts: bool,
     now: Millis,
 }
 
@@ -404,6 +409,18 @@ impl AssumedRun {
 const HALF: u32 = 500_000;
 
 impl Known<'_> {
+    /// Returns whether a job's user lets it run on a GPU.
+    fn is_allowed(&self, job: JobId, gpu: &GpuView) -> bool {
+        match self.candidate(job) {
+            Some(candidate) => gpu.is_allowed(candidate),
+            // A job that runs elsewhere than its user lets it is not moved for that reason.
+            None => self.knowledge.jobs.place(job).is_none_or(|place| {
+                let allows = |gpu: &GpuView| place.allows(&gpu.node, &gpu.model);
+                allows(gpu) || self.homes.get(&job).is_some_and(|(home, _)| !allows(home))
+            }),
+        }
+    }
+
     fn candidate(&self, job: JobId) -> Option<&QueuedJob> {
         self.candidates.get(&job).copied()
     }
@@ -505,6 +522,10 @@ impl SlicePreference for Known<'_> {
 }
 
 impl JobTable for Known<'_> {
+    fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
+        self.knowledge.jobs.place(job)
+    }
+
     fn unlisted(&self) -> usize {
         self.knowledge.jobs.unlisted()
     }
@@ -534,6 +555,9 @@ impl JobTable for Known<'_> {
 
 impl Predictor for Known<'_> {
     fn predict_run(&self, job: JobId, gpu: &GpuView, profile: &Profile) -> Option<RunTime> {
+        if self.has_parts && !self.is_allowed(job, gpu) {
+            return None;
+        }
         match self.standing(job) {
             Standing::Timed => return self.timed_run(job, gpu, profile),
             Standing::Assumed(run) => return run.time_on(gpu, profile),

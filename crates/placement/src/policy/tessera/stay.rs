@@ -488,7 +488,7 @@ impl<'c> StayRound<'c> {
             return Served::Decided;
         }
         if job.share.is_some() {
-            self.serve_sharer(job, &size);
+            self.serve_sharer(job, &size, others);
             return Served::Decided;
         }
         // No job with the same request found a place, and none of them is used for backfill.

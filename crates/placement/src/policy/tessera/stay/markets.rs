@@ -8,7 +8,7 @@ use tessera_model::mig::{Profile, Slot};
 use super::super::rounding::float;
 use super::reservations::{overlap, starts};
 use super::sizes::{SizeOption, SizedJob};
-use super::{NAME, PlaceNow, SIZE_NUMBERS, StayRound};
+use super::{DEPTH, NAME, PlaceNow, SIZE_NUMBERS, StayRound};
 use crate::decision::{Decision, JobPlacement};
 use crate::explain;
 use crate::numbers;
@@ -48,17 +48,42 @@ impl<'c> StayRound<'c> {
         job: &QueuedJob,
         sized: &SizedJob<'c>,
     ) -> Option<PlaceNow<'c>> {
-        for option in &sized.options {
-            let market = self.refreshed(option);
-            let best = market
-                .order
-                .first()
-                .and_then(|(_, gpu)| Some((*gpu, Rc::clone(market.offers.get(gpu)?))));
-            if let Some((gpu, offer)) = best.or_else(|| self.fill(job, sized, option)) {
-                return Some(PlaceNow { option: *option, gpu, offer });
+        let mut rest = &sized.options[..];
+        while let Some(first) = rest.first() {
+            let equal = rest.iter().take_while(|option| self.differ_by_part(first, option)).count();
+            let (equal, others) = rest.split_at(equal.max(1));
+            rest = others;
+            // Restrictions of other jobs don't change which of equal GPUs suits this one best.
+            let mut best: Option<((Rank, u32, usize), PlaceNow<'c>)> = None;
+            for option in equal {
+                let part = self.kinds[option.kind].part_number;
+                let market = self.refreshed(option);
+                let Some((rank, gpu)) = market.order.first().copied() else { continue };
+                let Some(offer) = market.offers.get(&gpu).map(Rc::clone) else { continue };
+                let order = (rank, part, gpu);
+                if best.as_ref().is_none_or(|(known, _)| order < *known) {
+                    best = Some((order, PlaceNow { option: *option, gpu, offer }));
+                }
+            }
+            if let Some((_, place)) = best {
+                return Some(place);
+            }
+            for option in equal {
+                if let Some((gpu, offer)) = self.fill(job, sized, option) {
+                    return Some(PlaceNow { option: *option, gpu, offer });
+                }
             }
         }
         None
+    }
+
+    /// Returns whether two sizes are of the same model and cost, and differ at most in the jobs that may run there.
+    fn differ_by_part(&self, one: &SizeOption<'c>, other: &SizeOption<'c>) -> bool {
+        let profile = |option: &SizeOption<'_>| option.profile.map(|profile| profile.id);
+        let view = |option: &SizeOption<'c>| self.kinds[option.kind].view;
+        one.cost.total_cmp(&other.cost).is_eq()
+            && profile(one) == profile(other)
+            && view(one).is_same_kind(view(other))
     }
 
     /// Brings the offers of unreserved GPUs up to date.
@@ -109,9 +134,7 @@ impl<'c> StayRound<'c> {
             if !now.view.available {
                 continue;
             }
-            let reserved = self.reservations.iter().filter(|kept| kept.gpu == gpu);
-            let reserved: Vec<Option<Slot>> =
-                reserved.filter(|kept| ends > kept.open_until).map(|kept| kept.slot).collect();
+            let reserved = self.reserved_until(gpu, ends);
             let mig = now.view.mig.as_deref();
             let keeps = |slot| !reserved.iter().any(|kept| overlap(mig, slot, *kept));
             let offer = match (&now.layout, option.profile) {
@@ -136,12 +159,13 @@ impl<'c> StayRound<'c> {
         best.map(|(_, gpu, offer)| (gpu, offer))
     }
 
-    /// Serves a job that may share a slice, as any policy does, on GPUs without reservations.
-    pub(super) fn serve_sharer(&mut self, job: &QueuedJob, size: &NumberedRequest) {
+    /// Serves a job that may share a slice, as any policy does. It touches no reserved slot, unless its time limit ends
+    /// before that slot is needed.
+    pub(super) fn serve_sharer(&mut self, job: &QueuedJob, size: &NumberedRequest, others: usize) {
         if self.waiting.contains_key(&size.number) {
             return;
         }
-        let market = self.shared.entry(size.number).or_default();
+        let mut market = self.shared.remove(&size.number).unwrap_or_default();
         let gpus: Vec<usize> = match market.opened {
             false => (0..self.state.gpus.len()).collect(),
             true => self.changed[market.read..].to_vec(),
@@ -151,19 +175,63 @@ impl<'c> StayRound<'c> {
         for gpu in gpus {
             market.forget(gpu);
             let now = &self.state.gpus[gpu];
-            if !now.view.available {
+            if !now.view.available || !size.allows(now.view) {
                 continue;
             }
             let offer = match self.reservations.iter().any(|kept| kept.gpu == gpu) {
-                true => sharing::join(now, size),
+                true => self.offer_beside_reservations(gpu, job, size),
                 false => sharing::best_offer(&mut self.rule, now, size),
             };
             if let Some(offer) = offer {
                 market.note(gpu, offer);
             }
         }
+        self.take_shared(job, size, &market, others);
+        self.shared.insert(size.number, market);
+    }
+
+    /// Finds a place for a job that may share a slice on a GPU with reservations.
+    fn offer_beside_reservations(
+        &self,
+        gpu: usize,
+        job: &QueuedJob,
+        size: &NumberedRequest,
+    ) -> Option<Rc<Offer>> {
+        let now = &self.state.gpus[gpu];
+        let limit = self.knowledge.jobs.facts(job.id).limit.map(float);
+        let ends = float(self.now) + limit.unwrap_or(f64::INFINITY);
+        let mig = now.view.mig.as_deref();
+        let reserved = self.reserved_until(gpu, ends);
+        let keeps = |slot| !reserved.iter().any(|kept| overlap(mig, slot, *kept));
+        let joined = sharing::join_among(now, size, keeps);
+        let (Some(mig), Some(standing)) = (mig, &now.layout) else { return joined };
+        if joined.is_some() || now.view.operator.pinned.is_some() {
+            return joined;
+        }
+        let slots = size.request.tight(mig).into_iter().flat_map(|profile| {
+            starts(profile).filter(|slot| keeps(Some(*slot))).map(move |slot| (slot, profile))
+        });
+        let slots: Vec<(Slot, &Profile)> = slots.collect();
+        scheme_b::best_way_among(standing, now.view.changing, &size.request, &slots).map(Rc::new)
+    }
+
+    /// Returns the reserved slots of a GPU that a job must not use, which ends at this time.
+    fn reserved_until(&self, gpu: usize, ends: f64) -> Vec<Option<Slot>> {
+        let reserved = self.reservations.iter().filter(|kept| kept.gpu == gpu);
+        reserved.filter(|kept| ends > kept.open_until).map(|kept| kept.slot).collect()
+    }
+
+    /// Starts a job on the best of the slices that it may share, or lets it wait.
+    fn take_shared(
+        &mut self,
+        job: &QueuedJob,
+        size: &NumberedRequest,
+        market: &SizeMarket,
+        others: usize,
+    ) {
         let best = market.order.first().and_then(|(_, gpu)| Some((*gpu, market.offers.get(gpu)?)));
         let Some((gpu, offer)) = best.map(|(gpu, offer)| (gpu, Rc::clone(offer))) else {
+            self.reserve_for_sharer(job, others);
             self.first_waiting.get_or_insert(job.id);
             self.waiting.insert(size.number, job.id);
             self.wait(job, size);
@@ -187,15 +255,36 @@ impl<'c> StayRound<'c> {
         self.started += 1;
         self.decisions.push(Decision::Start { job: job.id, place, why });
     }
+
+    /// Reserves a slot for a job that may share a slice, by the rules for jobs of unknown length.
+    fn reserve_for_sharer(&mut self, job: &QueuedJob, others: usize) {
+        let is_first = self.reservations.is_empty() || self.is_out_of_turn(job);
+        let Some(share) =
+            job.share.as_ref().filter(|_| is_first && self.reservations.len() < DEPTH)
+        else {
+            return;
+        };
+        let mut sized = self.sized(job, others);
+        sized.known = false;
+        sized.options.retain(|option| self.kinds[option.kind].view.shares(share.share));
+        if let Some((later, _)) = self.find_later(job, &sized)
+            && self.state.gpus[later.gpu].view.shares(share.share)
+        {
+            self.reserve(later);
+        }
+    }
 }
 
-/// Returns the request for a profile, or for a whole GPU with MIG off.
+/// Returns the request for a profile, or for a whole GPU with MIG off. The kind of GPU has the job's restriction.
 pub(super) fn size_request(option: &SizeOption<'_>) -> NumberedRequest {
     match option.profile {
         Some(profile) => NumberedRequest {
             number: SIZE_NUMBERS + numbers::index(profile.id.0),
             request: SliceRequest::Named(profile.name.clone()),
+            place: None,
         },
-        None => NumberedRequest { number: SIZE_NUMBERS - 1, request: SliceRequest::Whole },
+        None => {
+            NumberedRequest { number: SIZE_NUMBERS - 1, request: SliceRequest::Whole, place: None }
+        }
     }
 }

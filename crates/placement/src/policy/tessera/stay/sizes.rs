@@ -28,11 +28,13 @@ const MOST_SPARED: f64 = 0.01;
 /// Multiprocessors of a GPU that reports none. Chosen: about those of an A100.
 const SMS: u16 = 100;
 
-/// GPUs that are alike: one model with one geometry.
+/// GPUs that are alike: one model with one geometry, on which the same jobs may run.
 #[derive(Debug)]
 pub(super) struct GpuKind<'c> {
     /// One of them.
     pub(super) view: &'c GpuView,
+    /// The number of the restrictions that allow them ([`ClusterView::with_parts`]).
+    pub(super) part_number: u32,
     /// How many may take jobs.
     pub(super) count: u32,
     /// Multiprocessors.
@@ -90,7 +92,7 @@ pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
     let GpuKinds { first, kind_of } = cluster.gpu_kinds();
     let of = |at: usize| {
         let view = &cluster.gpus[at];
-        GpuKind { view, count: 0, sms: sms(view) }
+        GpuKind { view, part_number: cluster.part_of(at), count: 0, sms: sms(view) }
     };
     let mut kinds: Vec<GpuKind<'_>> = first.into_iter().map(of).collect();
     for (view, kind) in cluster.gpus.iter().zip(&kind_of) {
@@ -98,7 +100,10 @@ pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
     }
     // Ordered by their properties: the order in which the cluster lists its GPUs must not matter.
     let mut order: Vec<usize> = (0..kinds.len()).collect();
-    order.sort_by_key(|kind| (&kinds[*kind].view.model, kinds[*kind].view.memory));
+    order.sort_by_key(|kind| {
+        let GpuKind { view, part_number, .. } = &kinds[*kind];
+        (&view.model, view.memory, *part_number)
+    });
     let number = |kind: usize| order.iter().position(|own| *own == kind).unwrap_or(kind);
     let kind_of = kind_of.into_iter().map(number).collect();
     let mut sorted: Vec<(usize, GpuKind<'_>)> =
@@ -175,7 +180,8 @@ pub(super) fn sized<'c>(
     let mut found: Vec<SizeOption<'c>> = Vec::new();
     let mut measured: Vec<bool> = Vec::new();
     let mut known = false;
-    for (kind, gpu) in kinds.iter().enumerate().filter(|(_, gpu)| gpu.count > 0) {
+    let is_open = |gpu: &GpuKind<'_>| gpu.count > 0 && gpu.view.is_allowed(job);
+    for (kind, gpu) in kinds.iter().enumerate().filter(|(_, gpu)| is_open(gpu)) {
         for profile in suitable(gpu, &request) {
             let time = match (gpu.mig(), profile) {
                 (Some(_), Some(profile)) => time_of(knowledge.predictor, job, gpu.view, profile),
@@ -262,7 +268,9 @@ pub(super) fn on_whole_gpus<'c>(
         let late = (float(run.latest) / ms.max(1.0)).max(1.0);
         Some(SizeOption { kind, profile: Some(profile), ms, late, cost: ms })
     };
-    kinds.iter().enumerate().filter(|(_, gpu)| gpu.count > 0).filter_map(whole).collect()
+    let open =
+        kinds.iter().enumerate().filter(|(_, gpu)| gpu.count > 0 && gpu.view.is_allowed(job));
+    open.filter_map(whole).collect()
 }
 
 /// Replaces guessed times by those that jobs usually have: the time on the nearest size on which the task
