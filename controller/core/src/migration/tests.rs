@@ -316,6 +316,24 @@ fn a_job_rests_after_its_start_and_then_has_a_price() {
 }
 
 #[test]
+fn a_policy_knows_where_a_running_job_may_run_from_the_specification_that_it_was_started_from() {
+    let running = [(1, slot("2g.10gb", 4), Some("USR1")), (2, slot("2g.10gb", 2), Some("USR1"))];
+    let rig = Rig::with(&running, |snapshot| {
+        let launch = snapshot.launch_specs.get_mut(&job(1)).unwrap();
+        let mut spec = (*launch.spec).clone();
+        spec.place.exclude.insert("n2".parse().unwrap());
+        launch.spec = Arc::new(spec);
+    });
+    let forecast = crate::forecast::ClusterForecast::new(&rig.cluster, START);
+
+    let place = forecast.place(job(1)).unwrap();
+    assert!(!place.allows(&"n2".parse().unwrap(), "a100-40gb"), "{place:?}");
+    assert!(place.allows(&"n1".parse().unwrap(), "a100-40gb"), "{place:?}");
+    assert_eq!(forecast.place(job(2)), None);
+    assert_eq!(forecast.place(job(3)), None, "it does not exist");
+}
+
+#[test]
 fn a_job_that_does_not_end_in_time_keeps_its_slice_and_is_not_migrated_again() {
     let mut rig = Rig::new(&[(1, slot("2g.10gb", 4), Some("USR1"))]);
     rig.decide(to_the_left(), Millis::from_secs(3));
