@@ -292,9 +292,14 @@ fn queue_line(kernel: &KernelQueueUse) -> String {
         let (seen, filled, early) = (kernel.gaps_seen, kernel.gaps_filled, kernel.early_stops);
         parts.push(format!("{seen} gaps seen, {filled} filled, {early} stopped early"));
     }
-    let in_gaps = kernel.filled_kernels.saturating_sub(kernel.colocated);
+    // All launches of a filler count as filled, whatever they were granted for.
+    let elsewhere = kernel.colocated.saturating_add(kernel.aged).saturating_add(kernel.ungranted);
+    let in_gaps = kernel.filled_kernels.saturating_sub(elsewhere);
     if in_gaps > 0 {
         parts.push(format!("{in_gaps} ran in gaps"));
+    }
+    if kernel.aged > 0 {
+        parts.push(format!("{} granted by age", kernel.aged));
     }
     if let (Some(given), Some(used)) = (kernel.grants_ahead, kernel.grants_ahead_used)
         && given > 0
@@ -486,6 +491,18 @@ mod tests {
             queue_line(&queue_use(0, 0)),
             "no kernel was intercepted: its programs bypass the shim, or launched none"
         );
+    }
+
+    #[test]
+    fn kernels_granted_by_age_are_shown_and_not_counted_as_kernels_in_gaps() {
+        let aged = KernelQueueUse { filled_kernels: 9, aged: 5, ungranted: 1, ..queue_use(1, 0) };
+
+        assert_eq!(
+            queue_line(&aged),
+            "40 kernels reported; 1 without a grant; 3 ran in gaps; 5 granted by age"
+        );
+        let only_aged = KernelQueueUse { filled_kernels: 5, aged: 5, ..queue_use(1, 0) };
+        assert_eq!(queue_line(&only_aged), "40 kernels reported; 5 granted by age");
     }
 
     #[test]
