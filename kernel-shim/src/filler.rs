@@ -15,7 +15,9 @@ mod state;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tessera_kernel_queue::{GapOpening, Grant, GrantBudget, KernelIndex, LaunchDecision, Nanos};
+use tessera_kernel_queue::{
+    GapOpening, Grant, GrantBudget, GrantKind, KernelIndex, LaunchDecision, Nanos,
+};
 
 use crate::counters::{self, count};
 use crate::ring::{self, RecordKind, RingRecord};
@@ -50,8 +52,8 @@ pub fn prepare() {
 /// How a launch may proceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchPermit {
-    /// Under the grant of this number.
-    Granted(u64),
+    /// Under the grant of this number. `is_aged`: it was given because of a wait, or for an unknown kernel.
+    Granted { number: u64, is_aged: bool },
     /// Without a grant: the queue is dead, or it must not wait.
     Ungranted,
     /// As a launch of a session that is no filler any more.
@@ -181,8 +183,10 @@ impl WaitingLaunch {
                 filler.departing += 1;
                 // The launch itself is announced next.
                 self.unannounced.0 = false;
-                let permit = grant
-                    .map_or(LaunchPermit::Ungranted, |grant| LaunchPermit::Granted(grant.number));
+                let permit = grant.map_or(LaunchPermit::Ungranted, |grant| {
+                    let is_aged = grant.kind == GrantKind::Aged;
+                    LaunchPermit::Granted { number: grant.number, is_aged }
+                });
                 return NextStep::Launch(permit);
             }
             LaunchDecision::Wait => match grant {
@@ -353,7 +357,7 @@ pub fn begin_session() {
 /// Counts the outcome of a launch.
 pub fn count_permit(permit: LaunchPermit) {
     match permit {
-        LaunchPermit::Granted(_) => count(&counters::GRANTED),
+        LaunchPermit::Granted { .. } => count(&counters::GRANTED),
         LaunchPermit::Ungranted => count(&counters::UNGRANTED),
         LaunchPermit::Free => {}
     }

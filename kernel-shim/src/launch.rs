@@ -47,6 +47,8 @@ struct LaunchTicket {
     count: u64,
     /// Whether its end is tracked.
     tracked: bool,
+    /// Whether the holder's time pays for it, by its age.
+    is_aged: bool,
     /// The predicted time that a mark after it stands for; zero without a mark.
     mark: Nanos,
 }
@@ -102,6 +104,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         reported: false,
         count: 0,
         tracked: false,
+        is_aged: false,
         mark: Nanos::ZERO,
     };
     if role == terms::FREE {
@@ -115,7 +118,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         terms::FILL => launch_as_filler(what, &mut ticket),
         _ => return None,
     }
-    if let Some(due) = measure::due(kernel, number, role) {
+    if let Some(due) = measure::due((kernel, ticket.is_aged), number, role) {
         ticket.begun = measure::begin(what.stream, what.per_thread, due);
     }
     Some(ticket)
@@ -167,9 +170,9 @@ fn launch_as_filler(what: &LaunchCall, ticket: &mut LaunchTicket) {
     filler::count_permit(permit);
     streams::record_launch(streams::meant(what.stream, what.per_thread));
     match permit {
-        LaunchPermit::Granted(grant) => {
-            ticket.tracked = true;
-            report(RecordKind::Started, ticket, grant);
+        LaunchPermit::Granted { number, is_aged } => {
+            (ticket.tracked, ticket.is_aged) = (true, is_aged);
+            report(RecordKind::Started, ticket, number);
         }
         LaunchPermit::Ungranted => {
             filler::depart_ungranted();
@@ -207,7 +210,7 @@ fn report_at(kind: RecordKind, ticket: &mut LaunchTicket, extra: u64, at: Nanos)
 
 /// Tracks or withdraws a launch after the driver's answer. `departure` is its number among those that departed.
 fn on_driver_answer(what: &LaunchCall, ticket: LaunchTicket, (code, departure): (CudaResult, u64)) {
-    let LaunchTicket { number, kernel, begun, reported, count: _, tracked, mark } = ticket;
+    let LaunchTicket { number, kernel, begun, reported, tracked, mark, .. } = ticket;
     if code != SUCCESS {
         if reported {
             let at = clock::now().get();

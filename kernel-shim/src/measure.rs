@@ -119,9 +119,10 @@ pub struct StartedPair {
 
 /// Returns whether and how a launch is measured. Launches are measured of kernels whose times the queue does not know
 /// well, and one launch in [`terms::sample_every`], as far as the budget pays for them. In the measuring stage and of
-/// fillers, so are launches of new kernels, before the queue has reported anything of them.
+/// fillers, so are launches of new kernels, before the queue has reported anything of them. A launch that was granted by
+/// its age is always measured: they are rare, and the program may look at the end long after it.
 #[inline]
-pub fn due(kernel: u32, launch: u64, role: u32) -> Option<DueLaunch> {
+pub fn due((kernel, is_aged): (u32, bool), launch: u64, role: u32) -> Option<DueLaunch> {
     let is_stage = role == terms::MEASURE;
     let mut before = None;
     let mut follows = false;
@@ -130,12 +131,12 @@ pub fn due(kernel: u32, launch: u64, role: u32) -> Option<DueLaunch> {
         before = before_launch(LAST_LAUNCH.swap(this, Ordering::Relaxed), launch);
         follows = FOLLOWER.load(Ordering::Relaxed) == launch;
     }
-    let is_useful = is_useful(kernel, is_stage || role == terms::FILL);
+    let is_useful = is_aged || is_useful(kernel, is_stage || role == terms::FILL);
     if !is_useful && !follows {
         return None;
     }
     let at = clock::now();
-    let is_allowed = is_useful && BUDGET.allows(kernel_catalog::samples(kernel), at);
+    let is_allowed = is_useful && (BUDGET.allows(kernel_catalog::samples(kernel), at) || is_aged);
     if !is_allowed && !follows {
         return None;
     }

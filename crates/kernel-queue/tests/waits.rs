@@ -495,3 +495,156 @@ fn a_kernel_that_fits_no_gap_ages_although_other_threads_of_its_program_use_ever
     }
     panic!("it was never granted, next to {short} short ones");
 }
+
+/// Simulates a holder that never pauses next to fillers with unknown kernels of this time, which report the ends of their
+/// kernels or don't. Returns for how long holders had company, and when each kernel went by age.
+fn unknown_kernels(
+    took: Nanos,
+    fillers: u64,
+    is_reported: bool,
+    span: Nanos,
+) -> (Nanos, Vec<Nanos>) {
+    let mut scene = Scene::new(QueueRules::default().without_switches());
+    scene.join(1, 0, profile(&[(ms(5), Nanos::ZERO)]));
+    let sessions: Vec<u64> = (1..=fillers + 1).collect();
+    for filler in &sessions[1..] {
+        scene.join(*filler, 5, TaskProfile::default());
+        scene.request(*filler, KernelIndex::UNKNOWN);
+    }
+    let (mut busy, mut aged) = (Nanos::ZERO, Vec::new());
+    let mut running: Vec<(u64, Nanos)> = Vec::new();
+    while scene.now < span {
+        scene.alive(&sessions);
+        let now = scene.now;
+        let mut seen = scene.launch(1, K0);
+        seen.extend(scene.wait(now.plus(ms(5))).into_iter().map(|(_, action)| action));
+        busy = busy.plus(if running.is_empty() { Nanos::ZERO } else { ms(5) });
+        let ended: Vec<u64> = running
+            .iter()
+            .filter(|(_, end)| *end <= scene.now)
+            .map(|(filler, _)| *filler)
+            .collect();
+        running.retain(|(_, end)| *end > scene.now);
+        for filler in ended.into_iter().filter(|_| is_reported) {
+            seen.extend(scene.done(filler));
+            seen.extend(scene.request(filler, KernelIndex::UNKNOWN));
+        }
+        for filler in &sessions[1..] {
+            if let Some(grant) = granted(&seen, *filler) {
+                scene.started(*filler, KernelIndex::UNKNOWN, grant);
+                running.push((*filler, scene.now.plus(took)));
+                aged.push(scene.now);
+            }
+        }
+    }
+    (busy, aged)
+}
+
+#[test]
+fn unknown_kernels_that_take_longer_than_an_end_is_expected_cost_two_percent_and_one_of_them() {
+    let took = ms(1_500);
+    let span = Nanos::from_millis(240_000);
+
+    let (busy, aged) = unknown_kernels(took, 2, true, span);
+
+    let cost = QueueRules::default().ageing.unwrap().cost_thousandths;
+    let allowed = span.thousandths(cost).plus(took);
+    assert!(busy <= allowed, "{busy} of {allowed}, in {} kernels", aged.len());
+    assert!(aged.len() >= 3, "each wait ends: {aged:?}");
+}
+
+#[test]
+fn a_kernel_whose_end_is_never_reported_delays_other_waits_but_not_forever() {
+    let (_, aged) = unknown_kernels(ms(5), 3, false, Nanos::from_millis(1_000_000));
+
+    assert_eq!(aged.len(), 3, "{aged:?}");
+    // Six seconds without an end are repaid at 2 % of the time.
+    assert!(aged[1].minus(aged[0]) > Nanos::from_millis(200_000), "{aged:?}");
+    assert!(aged[2] < Nanos::from_millis(700_000), "{aged:?}");
+}
+
+#[test]
+fn gaps_are_filled_while_the_end_of_an_aged_kernel_is_overdue() {
+    let mut scene = Scene::new(QueueRules::default().without_switches());
+    scene.join(1, 0, profile(&[(ms(2), ms(8))]));
+    scene.join(2, 5, TaskProfile::default());
+    scene.join(3, 6, profile(&[(ms(1), Nanos::ZERO)]));
+    scene.launch(1, K0);
+    scene.request(2, KernelIndex::UNKNOWN);
+    let seen = scene.wait(ms(150));
+    let (_, grant) = first(&seen, 2, GrantKind::Aged).expect("it does not wait forever");
+    scene.started(2, KernelIndex::UNKNOWN, grant);
+    let fill = |scene: &mut Scene, task: u64| {
+        scene.now = ms(200 + 9 * task);
+        scene.alive(&[1, 2, 3]);
+        let mut actions = scene.launch(1, K0);
+        actions.extend(scene.request(3, K0));
+        scene.now = ms(202 + 9 * task);
+        actions.extend(scene.sync(1));
+        actions.extend(scene.wait(ms(203 + 9 * task)).into_iter().map(|(_, action)| action));
+        granted(&actions, 3).map(|grant| grant.kind)
+    };
+    assert_eq!(fill(&mut scene, 0), None, "its place is taken");
+
+    let later = (1..130).find(|task| fill(&mut scene, *task).is_some());
+
+    assert!(later.is_some_and(|task| (100..115).contains(&task)), "{later:?}");
+}
+
+#[test]
+fn a_kernel_whose_end_is_seen_late_costs_what_its_sample_shows() {
+    use tessera_kernel_queue::KernelSample;
+    for (sampled, soon) in [(true, true), (false, false)] {
+        let mut scene = Scene::new(QueueRules::default().without_switches());
+        scene.join(1, 0, profile(&[(us(500), Nanos::ZERO)]));
+        scene.join(2, 5, profile(&[(ms(2), Nanos::ZERO)]));
+        scene.join(3, 5, profile(&[(ms(2), Nanos::ZERO)]));
+        scene.request(2, K0);
+        let (mut given, mut next) = (None, None);
+        while scene.now < ms(20_000) && next.is_none() {
+            scene.alive(&[1, 2, 3]);
+            let mut seen = scene.launch(1, K0);
+            let until = scene.now.plus(us(500));
+            seen.extend(scene.wait(until).into_iter().map(|(_, action)| action));
+            if let Some(grant) = granted(&seen, 2) {
+                scene.started(2, K0, grant);
+                given = Some(scene.now);
+                scene.request(3, K0);
+            }
+            // The program looks at it three seconds after its launch.
+            if given.is_some_and(|given| given.plus(ms(3_000)) == scene.now) {
+                if sampled {
+                    let sample = KernelSample { kernel: K0, took: ms(2), before: None, gap: None };
+                    scene.step(QueueEvent::Sample { session: SessionId::new(2), sample });
+                }
+                seen.extend(scene.done(2));
+            }
+            next = granted(&seen, 3).map(|_| scene.now);
+        }
+        assert_eq!(next.is_some(), soon, "{given:?} {next:?}");
+    }
+}
+
+#[test]
+fn launches_that_crossed_a_new_role_delay_no_wait_although_nobody_reports_their_ends() {
+    let mut scene = Scene::new(QueueRules::default().without_switches());
+    scene.join(2, 5, TaskProfile::default());
+    scene.join(1, 0, profile(&[(ms(5), Nanos::ZERO)]));
+    scene.join(3, 5, profile(&[(ms(1), Nanos::ZERO)]));
+    scene.launch(1, K0);
+    let session = SessionId::new(2);
+    let crossed = QueueEvent::Launch { session, launch: 1, kernel: KernelIndex::UNKNOWN, count: 2 };
+    scene.step(crossed);
+    scene.request(3, K0);
+
+    let mut seen = Vec::new();
+    while scene.now < ms(1_500) {
+        scene.alive(&[1, 2, 3]);
+        scene.launch(1, K0);
+        let until = scene.now.plus(ms(5));
+        seen.extend(scene.wait(until));
+    }
+
+    let (at, _) = first(&seen, 3, GrantKind::Aged).expect("its wait ends");
+    assert!((ms(1_000)..ms(1_100)).contains(&at), "{at}");
+}

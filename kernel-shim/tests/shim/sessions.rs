@@ -215,6 +215,49 @@ fn a_thread_that_waits_for_its_next_grant_reports_the_sample_of_its_last_kernel_
 }
 
 #[test]
+fn a_launch_that_was_granted_by_its_age_is_measured_and_others_of_a_known_kernel_are_not() {
+    for (kind, expected) in [(GrantKind::Aged, 1), (GrantKind::Gap, 0)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (gate, _served) = TestGate::served(folder.path());
+        let folders = TestFolders::new();
+        let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Hold));
+        let mut job = Job::join(&folders, Some(&gate.path));
+        // It is known from here on.
+        job.launch("k500", 1);
+        queue.receive(|records| (!launches(records).is_empty()).then_some(()));
+        assert_eq!(job.send("sync"), "0");
+        queue.send(ToShim::Role(Role::Fill));
+        job.take_role(4);
+        let count = |records: &[ShimRecord]| {
+            records.iter().filter(|record| matches!(record, ShimRecord::Sample(_))).count()
+        };
+        let before = queue.receive(|records| Some(count(records)));
+
+        job.begin("launch k500 1");
+        requests(&queue, 2, 1);
+        queue.send(ToShim::Grant(Grant {
+            number: 1,
+            gate: gate.page().gate(),
+            kind,
+            from: Nanos::ZERO,
+            until: Nanos::MAX,
+            budget: Nanos::from_millis(6),
+            launches: 1,
+            in_flight: 1,
+            yields: false,
+        }));
+        assert!(job.answer().starts_with('0'));
+        assert_eq!(job.send("sync"), "0");
+
+        let samples = queue.receive(|records| {
+            let syncs = records.iter().filter(|r| matches!(r, ShimRecord::Sync { .. }));
+            (syncs.count() >= 2).then(|| count(records))
+        });
+        assert_eq!(samples - before, expected, "{kind:?}");
+    }
+}
+
+#[test]
 fn the_first_launch_waits_for_the_session_of_a_queue_that_lives_and_not_forever() {
     let folder = tempfile::tempdir().unwrap();
     let (gate, served) = TestGate::served(folder.path());

@@ -12,6 +12,8 @@
 //!   launch is granted only when all of its cost is saved. A kernel that takes longer than
 //!   predicted leaves a debt, which is repaid before the next launch. Launches without a grant
 //!   leave such a debt as well.
+//! * A kernel whose end is not reported in time is charged until its end is seen, and nothing else is granted by age
+//!   meanwhile. If that takes seconds, the report counts as lost: the kernel is charged for that time, and the waits go on.
 //! * The longest wait ends first, and one such kernel is in flight at a time. So every wait ends, a wait
 //!   for a kernel of 200 ms after 10 s.
 //! * A kernel that costs more than [`LARGE_THOUSANDTHS`] of the holder's usual period delays one or more
@@ -24,7 +26,7 @@ use super::KernelQueue;
 use super::delays::{AgeingPrice, DelayBudget, UsualPeriod};
 use super::gaps::may_get_grant;
 use super::grants::GrantTerms;
-use super::launches::{KernelLoss, RunningKernel};
+use super::launches::{EndReport, KernelLoss, RunningKernel};
 use super::session::QueueSession;
 use crate::admission::waiting_threshold;
 use crate::lease::GrantKind;
@@ -110,7 +112,7 @@ impl KernelQueue {
             self.next_look = self.next_look.min(ends_at);
             return;
         }
-        if !self.can_commit_with(self.leases_in_use()) {
+        if self.awaits_aged_end() || !self.can_commit_with(self.leases_in_use()) {
             // It is checked again when a kernel or a grant ends.
             return;
         }
@@ -131,7 +133,7 @@ impl KernelQueue {
     /// Grants an unknown launch in a gap that would hide a short kernel, if the cost is paid for.
     /// Otherwise the kernel would stay unknown.
     pub(super) fn grant_probe(&mut self, from: Nanos, end: Nanos) {
-        if self.rules.ageing.is_none() || !self.can_commit_kernel() {
+        if self.rules.ageing.is_none() || self.awaits_aged_end() || !self.can_commit_kernel() {
             return;
         }
         let cost = UNKNOWN_COST.plus(self.rules.switch.times(2));
@@ -260,16 +262,26 @@ impl KernelQueue {
         self.ageing.budget.take(cost);
     }
 
-    /// Replaces the predicted cost of an ended kernel by its actual cost to the holders.
-    pub(super) fn settle_loss(&mut self, run: &RunningKernel) {
+    /// Replaces the predicted cost of a kernel by its actual cost to the holders, since it ended or its end is not expected
+    /// any more. Returns what the budgets of ageing paid for it.
+    pub(super) fn settle_loss(&mut self, run: &RunningKernel) -> AgeingPrice {
         let since_return = run.holder_returned_at.map(|returned| self.now.minus(returned));
         // A kernel costs at most its run time. If it was queued behind other kernels of its
         // program, its observed end is much later.
         let most = run.ran.map_or(Nanos::MAX, |ran| ran.plus(self.rules.switch.times(2)));
         match run.loss {
-            KernelLoss::None => {}
+            KernelLoss::None => AgeingPrice::NOTHING,
             KernelLoss::Gap | KernelLoss::Colocated => {
+                // The end of an overdue kernel may be seen long after it. Without a sample nothing shows that it cost more.
+                let most = if run.has_place() || run.ran.is_some() { most } else { Nanos::ZERO };
                 self.fills.take(since_return.unwrap_or_default().min(most));
+                AgeingPrice::NOTHING
+            }
+            KernelLoss::Ageing { paid, .. } if run.end == EndReport::Lost => {
+                // It has paid for all of the time. If its sample shows that it took less, the rest is returned.
+                let time = paid.time.min(most);
+                self.ageing.budget.settle(paid.time, time);
+                AgeingPrice { time, ..paid }
             }
             KernelLoss::Ageing { paid, amid, is_granted } => {
                 // Kernels that were in flight together cost the holders their time once.
@@ -283,14 +295,22 @@ impl KernelQueue {
                     self.ageing.large_cost = lost;
                     // The task amid which it began, and those that began before it ended.
                     let delayed = run.periods_met + u64::from(amid.is_some());
-                    // Launches that were on the way when a new role came are no example of later ones.
-                    if is_granted { delayed } else { delayed.min(1) }
+                    // Launches that were on the way when a new role came are no example of later ones, nor is one whose end
+                    // nobody saw.
+                    let is_example = is_granted && !self.is_end_missed(run);
+                    if is_example { delayed } else { delayed.min(1) }
                 } else {
                     0
                 };
                 self.ageing.delays.settle(paid.delays, delayed);
+                AgeingPrice { time: lost, delays: delayed }
             }
         }
+    }
+
+    /// Returns whether a kernel is overdue for so long that the report of its end counts as lost.
+    fn is_end_missed(&self, run: &RunningKernel) -> bool {
+        run.end == EndReport::Overdue && run.overdue <= self.now
     }
 
     /// Returns the price that was taken for an unused grant.

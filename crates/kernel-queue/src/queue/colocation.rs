@@ -11,7 +11,7 @@ use super::KernelQueue;
 use super::delays::AgeingPrice;
 use super::gaps::may_get_grant;
 use super::grants::GrantTerms;
-use super::launches::KernelLoss;
+use super::launches::{EndReport, KernelLoss, RunningKernel};
 use crate::action::Role;
 use crate::admission::{
     AdmissionVerdict, Occupancy, ResourceNeed, decide_offline_launch, waiting_threshold,
@@ -68,9 +68,9 @@ impl KernelQueue {
     /// Counts the time of co-located kernels from now on if they and the holder's need too much.
     pub(super) fn note_crowding(&mut self) {
         let KernelSharing::Colocated { capacity } = self.rules.sharing else { return };
-        if !self.running.iter().any(|run| run.loss == KernelLoss::Colocated)
-            || self.occupancy(capacity).is_within_capacity()
-        {
+        let is_in_flight =
+            |run: &RunningKernel| run.loss == KernelLoss::Colocated && run.has_place();
+        if !self.running.iter().any(is_in_flight) || self.occupancy(capacity).is_within_capacity() {
             return;
         }
         for run in self.running.iter_mut().filter(|run| run.loss == KernelLoss::Colocated) {
@@ -120,7 +120,9 @@ impl KernelQueue {
     fn occupancy(&self, capacity: ResourceNeed) -> Occupancy {
         let mut occupancy = Occupancy::new(capacity);
         for session in &self.sessions {
-            let running = self.running.iter().filter(|run| run.session == session.id);
+            let is_its =
+                |run: &&RunningKernel| run.session == session.id && run.end == EndReport::Expected;
+            let running = self.running.iter().filter(is_its);
             let needs = running.map(|run| run.need).chain(session.basis.reserved);
             occupancy.take(needs.fold(ResourceNeed::NONE, |all, need| {
                 if session.streams > 1 { all.plus(need) } else { all.max_of_each(need) }

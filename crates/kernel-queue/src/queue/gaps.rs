@@ -293,7 +293,7 @@ impl KernelQueue {
 
     fn committed_with<'a>(&'a self, leases: impl Iterator<Item = &'a GrantLease>) -> usize {
         let to_come = leases.map(|lease| {
-            let own = |run: &&RunningKernel| run.is_filler && run.session == lease.session;
+            let own = |run: &&RunningKernel| run.has_place() && run.session == lease.session;
             let own = self.running.iter().filter(own).count();
             let window = usize::from(lease.grant.in_flight);
             usize::from(lease.grant.launches).min(window.saturating_sub(own))

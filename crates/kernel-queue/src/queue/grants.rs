@@ -2,7 +2,7 @@
 
 use super::KernelQueue;
 use super::delays::AgeingPrice;
-use super::launches::{KernelLoss, RunningKernel};
+use super::launches::{EndReport, KernelLoss, RunningKernel, UNENDED_MAX};
 use super::session::LeaseBasis;
 use crate::action::{QueueAction, QueueRefusal};
 use crate::admission::ResourceNeed;
@@ -46,7 +46,7 @@ impl KernelQueue {
     pub(super) fn grant_launch(&mut self, request: LaunchRequest, terms: GrantTerms) {
         let Ok(at) = self.index_of(request.session) else { return };
         self.grants += 1;
-        let own = |run: &&RunningKernel| run.is_filler && run.session == request.session;
+        let own = |run: &&RunningKernel| run.has_place() && run.session == request.session;
         let own = self.running.iter().filter(own).count();
         let others = self.filler_kernels_committed() - own;
         let launches = terms.opening.map_or(self.gate.launches, |opening| opening.launches);
@@ -181,14 +181,40 @@ impl KernelQueue {
             }
         }
         while let Some(index) = self.running.iter().position(|run| run.overdue <= now) {
-            // When it ended is not known, so the price that was paid for it counts.
-            self.running[index].loss = KernelLoss::None;
-            self.remove_running(index);
+            self.miss_end(index);
         }
         let alive = self.sessions.iter().map(|session| session.alive_until);
         let until = self.sessions.iter().filter_map(|s| s.lease.map(|lease| lease.grant.until));
         let overdue = self.running.iter().map(|run| run.overdue);
         self.next_expiry = alive.chain(until).chain(overdue).min().unwrap_or(Nanos::MAX);
+    }
+
+    /// Handles a kernel whose end was not reported in time.
+    ///
+    /// It runs on, or its process does not look at it, or the report was lost. So it takes no place in flight any more, and
+    /// fills go on: their own budget pays for what they cost. But it is paid for when its end is seen, and nothing else is
+    /// granted at the expense of the holder until then ([`Self::awaits_aged_end`]). After [`UNENDED_MAX`] the
+    /// report counts as lost.
+    fn miss_end(&mut self, index: usize) {
+        let run = self.running[index];
+        if !run.is_filler || !run.reports_end || run.loss == KernelLoss::None {
+            // When it ended is not known, so the price that was paid for it counts.
+            self.running[index].loss = KernelLoss::None;
+            self.remove_running(index);
+            return;
+        }
+        let (end, overdue) = match run.end {
+            EndReport::Expected => (EndReport::Overdue, self.now.plus(UNENDED_MAX)),
+            EndReport::Overdue | EndReport::Lost => {
+                let charged = self.settle_loss(&run);
+                if let KernelLoss::Ageing { paid, .. } = &mut self.running[index].loss {
+                    *paid = charged;
+                }
+                (EndReport::Lost, Nanos::MAX)
+            }
+        };
+        let run = &mut self.running[index];
+        (run.end, run.overdue) = (end, overdue);
     }
 }
 

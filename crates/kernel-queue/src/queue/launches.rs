@@ -25,8 +25,13 @@ pub(super) struct RunningKernel {
     pub holder_returned_at: Option<Nanos>,
     /// How many periods of holders began meanwhile.
     pub periods_met: u64,
-    /// If its end is not reported by then, it counts as ended.
+    /// When the report of its end is missed next.
     pub overdue: Nanos,
+    /// Whether the report is missed.
+    pub end: EndReport,
+    /// Whether its process reports its end at all. Of a launch that it made as a holder, before its new role came, it
+    /// reports nothing but a sync.
+    pub reports_end: bool,
     /// The resources that it occupies on the device.
     pub need: ResourceNeed,
     /// Whether a filler launched it.
@@ -35,6 +40,13 @@ pub(super) struct RunningKernel {
     pub ran: Option<Nanos>,
     /// The budget that pays for its cost to the holders.
     pub loss: KernelLoss,
+}
+
+impl RunningKernel {
+    /// Returns whether it is a filler's and takes one of the places in the device's queue.
+    pub const fn has_place(&self) -> bool {
+        self.is_filler && matches!(self.end, EndReport::Expected)
+    }
 }
 
 /// The budget that pays for a kernel's cost to the holders.
@@ -58,11 +70,23 @@ pub(super) enum KernelLoss {
     },
 }
 
-/// If the end of a kernel without a known time is not reported within this span, the report counts
-/// as lost.
+/// Whether the report of a kernel's end is missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndReport {
+    /// It is not: the kernel takes a place in the device's queue.
+    Expected,
+    /// It is. The kernel runs on, or its process does not look at it. It takes no place any more.
+    Overdue,
+    /// It counts as lost, and the kernel has paid for the time until then.
+    Lost,
+}
+
+/// If the end of a kernel without a known time is not reported within this span, it is overdue.
 const UNKNOWN_OVERDUE: Nanos = Nanos::from_millis(1_000);
 /// The same span for a measured kernel, in addition to four times its predicted time.
 const OVERDUE: Nanos = Nanos::from_millis(100);
+/// If the end of an overdue kernel is not reported within this further span, the report counts as lost.
+pub(super) const UNENDED_MAX: Nanos = Nanos::from_millis(5_000);
 /// How much later than its predicted end a thread notices the end of the device's work, at most, if the prediction was right.
 const NOTICE_MAX: Nanos = Nanos::from_micros(250);
 /// How long after a fill the samples of a holder's gaps are not used, since they arrive late.
@@ -80,6 +104,9 @@ impl KernelQueue {
         if !self.sessions[at].role.is_holder() {
             // Its new role is still on the way, or its wait reached the limit.
             self.on_filler_launch(at, kernel, (launch, None));
+            if let Some(run) = self.running.last_mut() {
+                run.reports_end = count == 0;
+            }
             return;
         }
         if self.sessions[at].role == Role::Measure {
@@ -282,6 +309,11 @@ impl KernelQueue {
         let covered = kind.filter(|lease| lease.grant.kind != GrantKind::Aged);
         let covered = covered.map(|lease| lease.grant.budget);
         let kind = kind.map(|lease| lease.grant.kind);
+        if let Some(lease) =
+            self.sessions[at].lease.filter(|lease| Some(lease.grant.number) == grant)
+        {
+            self.end_unreported(at, lease.grant.in_flight);
+        }
         let late = !self.spend_lease(at, grant, launch, cost);
         let loss = self.loss_of(at, kind, cost);
         self.end_wait_by_launch(at, covered);
@@ -354,7 +386,7 @@ impl KernelQueue {
     ) {
         if self.running.len() == RUNNING_MAX {
             // The device cannot run more kernels at once, so the oldest must have ended. Holders launch most.
-            let oldest = self.running.iter().position(|run| !run.is_filler).unwrap_or(0);
+            let oldest = self.running.iter().position(|run| !run.has_place()).unwrap_or(0);
             self.remove_running(oldest);
         }
         let session = &mut self.sessions[at];
@@ -377,6 +409,8 @@ impl KernelQueue {
             holder_returned_at: None,
             periods_met: 0,
             overdue,
+            end: EndReport::Expected,
+            reports_end: true,
             need,
             is_filler,
             ran: None,
@@ -430,11 +464,26 @@ impl KernelQueue {
         self.remove_running(index);
     }
 
+    /// Ends overdue kernels of a session that launches under a grant with this many kernels in flight. Its process launches
+    /// only when it has seen the ends of others, so reports of them were lost.
+    fn end_unreported(&mut self, at: usize, in_flight: u16) {
+        let id = self.sessions[at].id;
+        let is_its = |run: &&RunningKernel| run.is_filler && run.session == id;
+        while self.running.iter().filter(is_its).count() >= usize::from(in_flight)
+            && let Some(index) =
+                self.running.iter().position(|run| is_its(&run) && !run.has_place())
+        {
+            self.remove_running(index);
+        }
+    }
+
     /// Counts a filler kernel that still ran after the holder's return.
     fn note_overshoot(&mut self, at: usize, index: usize) {
         let run = self.running[index];
-        if let Some(met) = run.holder_returned_at {
-            let over = self.now.minus(met);
+        // The end of an overdue kernel may be seen long after it. Only its sample shows how long it ran.
+        let most = if run.has_place() { Nanos::MAX } else { run.ran.unwrap_or_default() };
+        if let Some(met) = run.holder_returned_at.filter(|_| most > Nanos::ZERO) {
+            let over = self.now.minus(met).min(most);
             self.counters.note_overshoot(over);
             self.sessions[at].counters.note_overshoot(over);
         }
@@ -443,7 +492,7 @@ impl KernelQueue {
     /// Removes a kernel that ended.
     pub(super) fn remove_running(&mut self, index: usize) {
         let run = self.running.remove(index);
-        self.settle_loss(&run);
+        let _ = self.settle_loss(&run);
     }
 
     /// Removes a predicted end in the future when no kernel runs.
@@ -451,13 +500,19 @@ impl KernelQueue {
         let now = self.now;
         let holder_runs =
             self.sessions.iter().any(|session| session.gap.is_some_and(|gap| gap.from > now));
-        if !holder_runs && !self.running.iter().any(|run| run.is_filler) {
+        if !holder_runs && self.fillers_in_flight() == 0 {
             self.tail = self.tail.min(now);
         }
     }
 
     /// Returns the number of filler kernels in flight.
     pub(super) fn fillers_in_flight(&self) -> usize {
-        self.running.iter().filter(|run| run.is_filler).count()
+        self.running.iter().filter(|run| run.has_place()).count()
+    }
+
+    /// Returns whether a kernel that the budgets of ageing pay for possibly runs on, since its end is overdue.
+    pub(super) fn awaits_aged_end(&self) -> bool {
+        let is_aged = |run: &RunningKernel| matches!(run.loss, KernelLoss::Ageing { .. });
+        self.running.iter().any(|run| run.end == EndReport::Overdue && is_aged(run))
     }
 }

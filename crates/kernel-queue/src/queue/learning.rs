@@ -5,7 +5,7 @@
 //! of the launch before.
 
 use super::KernelQueue;
-use super::launches::RunningKernel;
+use super::launches::{EndReport, RunningKernel};
 use crate::action::QueueAction;
 use crate::ids::KernelIndex;
 use crate::measure::{KernelSample, SampleOutcome, SampleSurroundings};
@@ -31,7 +31,9 @@ impl KernelQueue {
             // A filler's kernel in a gap may have delayed the next kernel, and is no part of the gap.
             session.filled_until >= self.now
         } else {
-            let is_it = |run: &RunningKernel| run.session == id && run.kernel == sample.kernel;
+            let is_it = |run: &RunningKernel| {
+                run.session == id && run.kernel == sample.kernel && run.end != EndReport::Lost
+            };
             self.running.iter().any(|run| is_it(run) && run.holder_returned_at.is_some())
         };
         let around = SampleSurroundings { is_holder, is_disturbed };

@@ -9,6 +9,7 @@
 //! * Later sessions of its priority wait for it, so its own wait ends.
 
 use super::KernelQueue;
+use super::launches::KernelLoss;
 use super::session::SliceOwner;
 use crate::action::{QueueAction, Role};
 use crate::rules::KernelSharing;
@@ -113,7 +114,16 @@ impl KernelQueue {
     fn promote_to_holder(&mut self, at: usize) {
         self.end_lease(at, true);
         self.end_wait(at);
-        self.waiting.remove_session(self.sessions[at].id);
+        let id = self.sessions[at].id;
+        self.waiting.remove_session(id);
+        // From now on its kernels in flight cost no other holder.
+        for index in 0..self.running.len() {
+            if self.running[index].session == id {
+                let run = self.running[index];
+                let _ = self.settle_loss(&run);
+                self.running[index].loss = KernelLoss::None;
+            }
+        }
     }
 
     /// Ends a session's wait and counts it.
