@@ -107,7 +107,7 @@ fn admit(what: &LaunchCall) -> Option<LaunchTicket> {
         is_aged: false,
         mark: Nanos::ZERO,
     };
-    if role == terms::FREE {
+    if run_ahead::is_bounded(role) {
         ticket.mark = run_ahead::count_launch(kernel);
         // It may have changed while the launch waited.
         role = terms::role();
