@@ -1,4 +1,5 @@
-//! The numbers of kernels. A kernel is identified by name, grid and block (FIKIT §3.1).
+//! The numbers of kernels. A kernel is identified by name, grid and block (FIKIT §3.1). When there is no place for more
+//! shapes, those of one class share a number ([`KernelId::class`]), as they do in the profile of the task.
 //!
 //! A launch looks up its handle, grid and block in a cache without locks. A kernel that is not in the
 //! cache is named under a lock. Numbers are valid until the process ends.
@@ -7,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use tessera_kernel_queue::limits;
 use tessera_kernel_queue::need::{self, FunctionResources, LaunchSize};
 use tessera_kernel_queue::{Dims, KernelId, KernelIndex, Nanos, ResourceNeed};
 
@@ -14,10 +16,14 @@ use crate::kernel_cache::{self, LaunchShape};
 use crate::{names, resources};
 
 /// Most kernels of one process: as many as the profile of a task holds.
-pub const KERNELS_MAX: usize = 4_096;
+pub const KERNELS_MAX: usize = limits::KERNELS_MAX as usize;
+/// How many of them may be shapes of their own.
+const SHAPES_MAX: usize = limits::SHAPES_MAX as usize;
 
 /// The number of all further kernels, and of kernels without a name.
 pub const UNKNOWN: u32 = 0xff_ffff;
+/// The same for those that must not wait for grants.
+const UNKNOWN_NEVER_WAITS: u32 = 0xff_fffe;
 
 /// What the queue reported of a kernel, and what its launches need. All fields are zero at first.
 struct KernelFacts {
@@ -78,17 +84,24 @@ fn name_kernel(shape: &LaunchShape) -> u32 {
     let generation = kernel_cache::generation();
     let name = names::name_of(shape.function);
     let resources = names::resources_of(shape.function);
+    let unknown = if waits_for_peers(&name) { UNKNOWN_NEVER_WAITS } else { UNKNOWN };
     let number = KernelId::new(name, Dims(shape.grid), Dims(shape.block))
-        .map_or(UNKNOWN, |id| number_kernel(CatalogKernel { id, resources }));
+        .ok()
+        .and_then(|id| number_kernel(CatalogKernel { id, resources }))
+        .unwrap_or(unknown);
     kernel_cache::keep(shape, number, generation);
     number
 }
 
+/// Returns the number of a kernel, or of its class; `None` if there is no place for either.
 #[expect(clippy::cast_possible_truncation, reason = "there are at most KERNELS_MAX kernels")]
-fn number_kernel(kernel: CatalogKernel) -> u32 {
+fn number_kernel(mut kernel: CatalogKernel) -> Option<u32> {
     let mut catalog = CATALOG.lock().unwrap_or_else(PoisonError::into_inner);
     let catalog =
         catalog.get_or_insert_with(|| Catalog { numbers: HashMap::new(), kernels: Vec::new() });
+    if catalog.kernels.len() >= SHAPES_MAX && !catalog.numbers.contains_key(&kernel.id) {
+        kernel.id = kernel.id.class();
+    }
     if let Some(number) = catalog.numbers.get(&kernel.id) {
         // Another function of the same name, or the same after the driver could be queried.
         if let Some(known) = catalog.kernels.get_mut(*number as usize)
@@ -100,18 +113,18 @@ fn number_kernel(kernel: CatalogKernel) -> u32 {
                 note_changed_need(*number);
             }
         }
-        return *number;
+        return Some(*number);
     }
     let at = catalog.kernels.len();
     if at >= KERNELS_MAX {
-        return UNKNOWN;
+        return None;
     }
     let number = at as u32;
     FACTS[at].never_waits.store(waits_for_peers(kernel.id.name()), Ordering::Relaxed);
     catalog.numbers.insert(kernel.id.clone(), number);
     catalog.kernels.push(kernel);
     COUNT.store(number + 1, Ordering::Release);
-    number
+    Some(number)
 }
 
 /// Returns whether a kernel waits on the device for a kernel of another process, by its name.
@@ -240,7 +253,8 @@ pub fn is_defined(number: u32) -> bool {
 
 /// Returns whether a kernel must not wait for grants.
 pub fn never_waits(number: u32) -> bool {
-    facts(number).is_some_and(|facts| facts.never_waits.load(Ordering::Relaxed))
+    number == UNKNOWN_NEVER_WAITS
+        || facts(number).is_some_and(|facts| facts.never_waits.load(Ordering::Relaxed))
 }
 
 /// Returns the queue's index of a kernel.
@@ -260,9 +274,10 @@ pub fn set_facts(number: u32, index: Option<KernelIndex>, took: Option<Nanos>, m
     facts.measure.store(measure, Ordering::Relaxed);
 }
 
-/// Returns the number of the kernel with this index.
-pub fn number_of(index: KernelIndex) -> Option<u32> {
-    (0..count()).find(|number| self::index(*number) == index && index != KernelIndex::UNKNOWN)
+/// Returns the numbers of the kernels with this index. There are several if the queue has a class for them.
+pub fn numbers_of(index: KernelIndex) -> impl Iterator<Item = u32> {
+    (0..count())
+        .filter(move |number| self::index(*number) == index && index != KernelIndex::UNKNOWN)
 }
 
 /// Discards the reports of the queue, since a new session has new indexes.
@@ -283,5 +298,39 @@ mod tests {
         assert!(waits_for_peers("ncclDevKernel_AllReduce_Sum_f32_RING_LL"));
         assert!(waits_for_peers("_Z20nvshmemi_proxy_kernel"));
         assert!(!waits_for_peers("_Z9saxpy_nclPf"));
+    }
+
+    /// Numbers a kernel of a function with so many blocks.
+    fn number_of_shape(name: &str, blocks: u32) -> Option<u32> {
+        let id = KernelId::new(name, Dims([blocks, 1, 1]), Dims([128, 1, 1])).unwrap();
+        number_kernel(CatalogKernel { id, resources: None })
+    }
+
+    #[test]
+    fn shapes_beyond_all_places_share_the_numbers_of_their_classes_and_never_wait_if_their_function_never_does()
+     {
+        let first: Vec<_> = (1..=4_096).map(|blocks| number_of_shape("step", blocks)).collect();
+        assert!((0..).zip(&first).all(|(at, number)| *number == Some(at)), "each has its own");
+        set_facts(first[4_000].unwrap(), None, Some(Nanos::from_micros(9)), false);
+
+        let late = number_of_shape("step", 5_000);
+
+        assert_eq!(late, Some(4_096));
+        assert_eq!(kernel(4_096).unwrap().grid, Dims([8_192, 1, 1]));
+        assert_eq!((4_097..=8_192).find(|blocks| number_of_shape("step", *blocks) != late), None);
+        assert_ne!(number_of_shape("step", 8_193), late);
+        assert_eq!(number_of_shape("step", 3_000), Some(2_999), "it is known by its own shape");
+        let grid = number_of_shape("ncclDevKernel_AllReduce", 24).unwrap();
+        assert!(never_waits(grid));
+
+        // The queue has one class for two numbers here.
+        set_facts(7, Some(KernelIndex::new(3)), None, true);
+        set_facts(grid, Some(KernelIndex::new(3)), None, true);
+        assert_eq!(numbers_of(KernelIndex::new(3)).collect::<Vec<_>>(), [7, grid]);
+
+        let others = (0..2_000).map(|name| number_of_shape(&format!("other {name}"), 3));
+        assert!(others.collect::<Vec<_>>().ends_with(&[None]), "there is no place for all");
+        assert!(never_waits(UNKNOWN_NEVER_WAITS) && !never_waits(UNKNOWN));
+        assert_eq!(index(UNKNOWN_NEVER_WAITS), KernelIndex::UNKNOWN);
     }
 }

@@ -8,7 +8,7 @@
 //! An event marks the end of each [`MARK_EVERY`] of predicted time. A launch that would exceed the bound waits for the
 //! oldest mark. Kernels on several streams count one after another, so such programs may be less far ahead. A new
 //! kernel counts as [`NEW_TIME`] until the queue has answered its definition. A kernel without a predicted time counts
-//! as nothing, as does a new one if the queue takes long.
+//! as nothing, as does a new one if the queue takes long. Shapes for which there is no place count as their class does.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -111,6 +111,14 @@ impl Dims {
     pub fn count(self) -> u64 {
         self.0.iter().fold(1, |product, side| product.saturating_mul(u64::from(*side)))
     }
+
+    /// Returns a grid of as many blocks, rounded up to a power of two.
+    #[must_use]
+    fn class(self) -> Self {
+        let power = self.count().max(1).checked_next_power_of_two().map_or(63, u64::trailing_zeros);
+        let width = power.min(31);
+        Self([1 << width, 1 << (power - width).min(31), 1 << (power - width).saturating_sub(31)])
+    }
 }
 
 /// Identifies a kernel: function name, grid and block (FIKIT §3.1).
@@ -141,6 +149,20 @@ impl KernelId {
     /// Returns the function's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the class of this kernel: the same function and block, with the number of blocks rounded up to a power of two.
+    ///
+    /// It stands for all kernels of the class where there is no place for each. Its work and its need are at least
+    /// theirs.
+    #[must_use]
+    pub fn class(&self) -> Self {
+        Self { name: self.name.clone(), grid: self.grid.class(), block: self.block }
+    }
+
+    /// Returns whether this kernel is its own class.
+    pub fn is_class(&self) -> bool {
+        self.grid == self.grid.class()
     }
 }
 

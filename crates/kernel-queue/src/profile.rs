@@ -7,7 +7,7 @@ use crate::admission::ResourceNeed;
 use crate::drift::Drift;
 use crate::histograms::GapHistograms;
 use crate::ids::{KernelId, KernelIndex};
-use crate::limits::KERNELS_MAX;
+use crate::limits::{KERNELS_MAX, SHAPES_MAX};
 use crate::mean::Mean;
 use crate::measure::MeasuringStage;
 use crate::relatives::{self, TimeEstimate};
@@ -72,24 +72,45 @@ pub struct TaskProfile {
     stage: MeasuringStage,
 }
 
-/// The task has more different kernels than its profile holds. The others are unknown: they do not
-/// fill gaps, and their gaps are not filled.
+/// The task has more different kernels than its profile holds: [`SHAPES_MAX`], and [`KERNELS_MAX`] with their classes. Those
+/// without a class are unknown: they do not fill gaps, and their gaps are not filled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the task has more than {KERNELS_MAX} different kernels: this one gets no profile")]
+#[error("the task has more than {SHAPES_MAX} different kernels: this one gets no profile")]
 pub struct TooManyKernels;
 
 impl TaskProfile {
-    /// Returns the kernel's index. A new kernel gets the next one.
+    /// Returns the index of a kernel that a program is about to launch. A new kernel gets the next one, or that of its class
+    /// if the profile holds no more shapes.
     ///
     /// # Errors
     ///
     /// [`TooManyKernels`]: launch it as an unknown kernel.
+    pub fn admit(&mut self, id: &KernelId) -> Result<KernelIndex, TooManyKernels> {
+        match self.resolve(id) {
+            Some(index) => Ok(index),
+            None => self.intern(id).or_else(|TooManyKernels| self.intern(&id.class())),
+        }
+    }
+
+    /// Returns the index of a kernel, or of its class if it has none of its own.
+    pub fn resolve(&self, id: &KernelId) -> Option<KernelIndex> {
+        self.index(id).or_else(|| {
+            let is_full = self.kernels.len() >= usize::from(SHAPES_MAX);
+            if is_full { self.index(&id.class()) } else { None }
+        })
+    }
+
+    /// Returns the kernel's own index. A new kernel gets the next one.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyKernels`]: the profile holds no more shapes.
     pub fn intern(&mut self, id: &KernelId) -> Result<KernelIndex, TooManyKernels> {
         if let Some(index) = self.index(id) {
             return Ok(index);
         }
         let number = u16::try_from(self.kernels.len()).map_err(|_| TooManyKernels)?;
-        if number >= KERNELS_MAX {
+        if number >= if id.is_class() { KERNELS_MAX } else { SHAPES_MAX } {
             return Err(TooManyKernels);
         }
         let same = |kernel: &KernelProfile| kernel.id.name() == id.name();
@@ -378,5 +399,96 @@ impl TryFrom<StoredProfile> for TaskProfile {
             measured: stored.measured,
             stage: MeasuringStage::default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Dims;
+
+    fn shape(name: &str, blocks: u32) -> KernelId {
+        KernelId::new(name, Dims([blocks, 1, 1]), Dims([128, 1, 1])).unwrap()
+    }
+
+    /// A profile of a function with all shapes that it holds. Each takes a microsecond for each block.
+    fn full() -> TaskProfile {
+        let mut profile = TaskProfile::default();
+        for blocks in 1..=u32::from(SHAPES_MAX) {
+            let index = profile.admit(&shape("step", blocks)).unwrap();
+            let kernel = profile.kernel_mut(index).unwrap();
+            (0..5).for_each(|_| kernel.took.add(Nanos::from_micros(blocks.into())));
+        }
+        profile
+    }
+
+    #[test]
+    fn shapes_beyond_all_places_share_a_class_that_is_predicted_by_its_relatives() {
+        let mut profile = full();
+
+        let index = profile.admit(&shape("step", 5_000)).unwrap();
+
+        assert_eq!(index, KernelIndex::new(SHAPES_MAX));
+        assert_eq!(profile.admit(&shape("step", 8_192)), Ok(index));
+        assert_eq!(profile.admit(&shape("step", 4_097)), Ok(index));
+        assert_eq!(profile.resolve(&shape("step", 6_000)), Some(index));
+        assert_eq!(profile.resolve(&shape("step", 20_000)), None, "of another class");
+        assert_eq!(profile.admit(&shape("step", 77)), Ok(KernelIndex::new(76)), "it has its own");
+        assert_eq!(profile.kernel(index).unwrap().function(), KernelIndex::new(0));
+        let predicted = profile.estimate(index).unwrap().mean;
+        assert!((7_000..9_500).contains(&(predicted.get() / 1_000)), "{predicted}");
+
+        // From then on by its own samples.
+        (0..5).for_each(|_| {
+            profile.kernel_mut(index).unwrap().took.add(Nanos::from_micros(5_000));
+        });
+        assert_eq!(profile.cost(index), Some(Nanos::from_micros(5_000)));
+    }
+
+    #[test]
+    fn no_number_of_shapes_and_functions_exceeds_the_places_of_a_profile() {
+        let mut profile = full();
+        let admitted =
+            (0..3_000).filter(|name| profile.admit(&shape(&format!("f{name}"), 3)).is_ok());
+
+        assert_eq!(admitted.count(), usize::from(KERNELS_MAX - SHAPES_MAX));
+        assert_eq!(profile.kernels().len(), usize::from(KERNELS_MAX));
+        assert_eq!(profile.admit(&shape("f1", 4)), Ok(KernelIndex::new(SHAPES_MAX + 1)));
+        assert_eq!(profile.admit(&shape("f2999", 4)), Err(TooManyKernels));
+        let stored = serde_json::to_string(&profile).unwrap();
+        let read: TaskProfile = serde_json::from_str(&stored).unwrap();
+        assert_eq!(read.resolve(&shape("f1", 4)), Some(KernelIndex::new(SHAPES_MAX + 1)));
+    }
+
+    #[test]
+    fn a_merge_adds_no_shape_to_the_samples_of_its_class() {
+        let mut profile = full();
+        let class = profile.admit(&shape("step", 5_000)).unwrap();
+        let mut other = TaskProfile::default();
+        for blocks in [6_000, 8_192] {
+            let index = other.admit(&shape("step", blocks)).unwrap();
+            other.kernel_mut(index).unwrap().took.add(Nanos::from_micros(1));
+        }
+
+        profile.merge(&other);
+
+        // One machine has the class, and the other one this shape.
+        assert_eq!(profile.kernel(class).unwrap().took.samples(), 1);
+        assert_eq!(profile.kernels().len(), usize::from(SHAPES_MAX) + 1);
+    }
+
+    #[test]
+    fn the_class_of_a_kernel_has_at_least_its_blocks_and_less_than_twice_as_many() {
+        let grids = [[1, 1, 1], [3, 1, 1], [5, 7, 9], [1 << 31, 2, 1], [40_000, 60_000, 3]];
+        for grid in grids.map(Dims) {
+            let id = KernelId::new("k", grid, Dims([64, 2, 1])).unwrap();
+            let class = id.class();
+            assert!(class.is_class() && class.class() == class);
+            assert_eq!((class.name(), class.block), (id.name(), id.block));
+            let (blocks, rounded) = (grid.count(), class.grid.count());
+            assert!(blocks <= rounded && rounded < 2 * blocks, "{grid:?}: {:?}", class.grid);
+        }
+        let largest = KernelId::new("k", Dims([u32::MAX; 3]), Dims([1; 3])).unwrap();
+        assert_eq!(largest.class().grid.count(), 1 << 63);
     }
 }

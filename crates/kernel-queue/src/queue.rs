@@ -368,7 +368,7 @@ impl KernelQueue {
     fn define_kernel(&mut self, at: usize, kernel: &KernelId) -> Result<(), QueueRefusal> {
         let task = self.sessions[at].task;
         let index =
-            self.tasks[task].profile.intern(kernel).map_err(|_| QueueRefusal::KernelsFull)?;
+            self.tasks[task].profile.admit(kernel).map_err(|_| QueueRefusal::KernelsFull)?;
         self.actions.push(QueueAction::Defined { session: self.sessions[at].id, kernel: index });
         Ok(())
     }

@@ -4,11 +4,12 @@
 #[path = "support/kernel_tasks.rs"]
 mod kernel_tasks;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kernel_tasks::{admission, measured};
 use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue};
 use tessera_frames::kernel::{PROTOCOL_VERSION, ShimRecord, ToShim};
+use tessera_kernel_queue::limits::SHAPES_MAX;
 use tessera_kernel_queue::{
     Dims, GateState, GrantBudget, KernelId, KernelIndex, KernelSample, LaunchDecision, Nanos,
     QueueRules, SessionId, TaskProfile,
@@ -76,12 +77,16 @@ impl Scene {
     /// `ahead` is how long the device runs kernels that the filler launched before its session
     /// began.
     fn new(fate: Fate, ahead: Nanos) -> Self {
+        Self::after(TaskProfile::default(), fate, ahead)
+    }
+
+    /// The same with a filler whose task was measured with the kernels of a profile.
+    fn after(mut other: TaskProfile, fate: Fate, ahead: Nanos) -> Self {
         let now = Nanos::from_millis(1_000);
         let mut queue = SliceQueue::new(QueueRules::default(), GateState::default(), now);
         let (high, low) = (admission(1, 0), admission(2, 9));
         queue.add_profile(&high.task, measured(&holders_kernel(), WORK, PAUSE), now);
         // The filler's task was measured with other kernels.
-        let mut other = TaskProfile::default();
         other.close_measuring();
         queue.add_profile(&low.task, other, now);
         queue.admit(&high, now);
@@ -255,7 +260,7 @@ impl FillerProcess {
                 self.facts.insert(u64::from(number), (kernel, sk));
             }
             ToShim::Known { kernel, sk, .. } => {
-                if let Some(facts) = self.facts.values_mut().find(|facts| facts.0 == kernel) {
+                for facts in self.facts.values_mut().filter(|facts| facts.0 == kernel) {
                     facts.1 = sk;
                 }
             }
@@ -315,6 +320,27 @@ fn a_filler_with_new_shapes_fills_half_of_the_idle_time_whatever_samples_are_los
         let took = scene.now.minus(begun).get() * 1_000 / alone.get();
         assert!(took <= 1_050, "{name}: the holder took {took} thousandths of its time alone");
     }
+}
+
+#[test]
+fn a_filler_with_more_shapes_than_a_profile_holds_is_predicted_by_their_classes() {
+    let mut full = TaskProfile::default();
+    for blocks in 0..u32::from(SHAPES_MAX) {
+        full.intern(&KernelId::new("earlier", Dims([blocks, 1, 1]), Dims([256, 1, 1])).unwrap())
+            .unwrap();
+    }
+    let mut scene = Scene::after(full, comes, Nanos::ZERO);
+    let begun = scene.now;
+    for _ in 0..60 {
+        scene.play_task();
+    }
+
+    let (launches, part) = (scene.ran.len(), scene.part_of_idle_after(50, scene.now));
+    assert!(launches > 500 && part >= 500, "{launches} launches, {part} thousandths");
+    assert!(scene.ran[49].1.minus(begun) < Nanos::from_millis(300), "it learns at once");
+    let indexes: BTreeSet<_> = scene.filler.facts.values().map(|facts| facts.0).collect();
+    assert!(!indexes.contains(&KernelIndex::UNKNOWN), "each of them is known");
+    assert!(indexes.len() <= 12, "one for each power of two: {indexes:?}");
 }
 
 #[test]

@@ -161,7 +161,7 @@ async fn receive(reader: &mut FrameReader) -> SessionOver {
                 filler::wake();
             }
             ToShim::Known { kernel, sk, measure } => {
-                if let Some(number) = kernel_catalog::number_of(kernel) {
+                for number in kernel_catalog::numbers_of(kernel) {
                     kernel_catalog::set_facts(number, None, sk, measure);
                 }
             }

@@ -7,7 +7,7 @@ use tessera_model::AttemptId;
 /// Maximum number of bytes of one [`ProfilePiece`]: so small that the rest of the frame fits.
 pub const PIECE_BYTES_MAX: usize = 32 * 1024;
 
-/// Largest profile or report, in bytes: 4,096 kernels with names of a thousand characters, and all
+/// Largest profile or report, in bytes: 5,120 kernels with names of a thousand characters, and all
 /// their histograms.
 pub const PIECES_BYTES_MAX: usize = 16 * 1024 * 1024;
 

@@ -106,7 +106,7 @@ impl SliceQueue {
         let defined = QueueEvent::Define { session, kernel: Box::new(kernel.clone()) };
         self.note(defined, (now, now), None);
         let Some(profile) = self.queue.profile(&task) else { return };
-        let (kernel, facts) = match profile.index(kernel) {
+        let (kernel, facts) = match profile.resolve(kernel) {
             Some(index) => (index, KernelFacts::of(profile, index)),
             // The task's profile is full, which the queue has reported.
             None => (KernelIndex::UNKNOWN, KernelFacts { sk: None, measure: false }),
