@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tessera_frames::gate::{GATE_BYTES, GatePage, ReportPace};
-use tessera_kernel_queue::{GateState, KernelIndex, LastLaunch, Nanos};
+use tessera_kernel_queue::{Epoch, GateState, KernelIndex, LastLaunch, Nanos};
 use tessera_wire::gate_page;
 
 static PAGE: AtomicPtr<GatePage> = AtomicPtr::new(std::ptr::null_mut());
@@ -54,17 +54,24 @@ fn map(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-fn page() -> Option<&'static GatePage> {
+/// What a closed page shows: all grants are over, since its queue is.
+const CLOSED: GateState = GateState { epoch: Epoch::new(u64::MAX), launches: u64::MAX };
+
+fn mapped() -> Option<&'static GatePage> {
     // SAFETY: null or a mapping of the page's size and alignment that is never unmapped; the page
     // consists of atomic numbers, for which any bytes are valid. The memory is sealed: no process can
     // shorten it.
-    let page = unsafe { PAGE.load(Ordering::Acquire).as_ref() }?;
-    page.is_sound().then_some(page)
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
+}
+
+fn page() -> Option<&'static GatePage> {
+    mapped().filter(|page| page.is_sound())
 }
 
 /// Returns the state of the gate that grants are checked against.
 pub fn state() -> GateState {
-    page().map(GatePage::gate).unwrap_or_default()
+    let closed = || mapped().filter(|page| page.is_closed()).map(|_| CLOSED);
+    page().map(GatePage::gate).or_else(closed).unwrap_or_default()
 }
 
 /// Returns the last launch of a holder.

@@ -115,6 +115,11 @@ impl GatePage {
         self.magic.0.store(0, Ordering::Release);
     }
 
+    /// Returns whether the page is closed, or not open yet. A page of another layout is neither.
+    pub fn is_closed(&self) -> bool {
+        self.magic.0.load(Ordering::Acquire) == 0
+    }
+
     /// Returns the state that grants are checked against before each launch.
     pub fn gate(&self) -> GateState {
         // The order of these two loads does not matter, since each number alone ends grants.

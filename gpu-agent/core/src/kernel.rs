@@ -1,6 +1,7 @@
 //! The kernel plane's decisions on the node: which processes may join a slice's queue, how records of
 //! shims change it, and which frames the shims get. Pure: time is an argument.
 
+pub mod faults;
 pub mod key;
 pub mod slice;
 

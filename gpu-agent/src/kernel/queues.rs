@@ -23,7 +23,8 @@ use super::{
     EndpointNumbers, KernelEvent, KernelOrder, KernelSettings, SharedNumbers, SliceNumbers, Token,
 };
 use crate::sys::clock::monotonic_now;
-use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue};
+use tessera_agent_core::kernel::faults::QueueFaults;
+use tessera_agent_core::kernel::slice::{SliceEffect, SliceQueue, SliceRemains};
 use tessera_agent_core::kernel::{Admission, PageOwner};
 
 /// A count of launches that is unchanged for so long was reported, or never will be. Reports take up to 4 ms.
@@ -111,6 +112,9 @@ pub struct GpuQueues {
     numbers_at: Nanos,
     effects: Vec<SliceEffect>,
     events: EventOutbox,
+    /// What is left of queues that ended by a bug, until they start again.
+    remains: BTreeMap<SliceId, SliceRemains>,
+    faults: QueueFaults,
 }
 
 impl GpuQueues {
@@ -126,6 +130,8 @@ impl GpuQueues {
             numbers: EndpointNumbers::default(),
             numbers_at: Nanos::ZERO,
             effects: Vec::new(),
+            remains: BTreeMap::new(),
+            faults: QueueFaults::default(),
         }
     }
 
@@ -134,7 +140,9 @@ impl GpuQueues {
     pub fn start_again(&mut self) {
         let gpu = &self.context.gpu;
         tracing::error!(%gpu, "a bug ended the kernel queues of a GPU: they start again");
-        self.slices.clear();
+        for (name, slice) in std::mem::take(&mut self.slices) {
+            self.keep_remains(name, slice);
+        }
         self.sessions_by_id.clear();
         self.admissions.clear();
         self.effects.clear();
@@ -145,6 +153,7 @@ impl GpuQueues {
                 self.handle_order(KernelOrder::Admit { admission, token });
             }
         }
+        self.remains.clear();
         self.set_timer();
     }
 
@@ -159,10 +168,41 @@ impl GpuQueues {
         done
     }
 
+    /// The same for code that handles what a process of an attempt sent. If that ends the queue again and again, the
+    /// attempt is refused.
+    fn guarded_for<T>(
+        &mut self,
+        (name, attempt): (&SliceId, AttemptId),
+        work: impl FnOnce(&mut OpenSlice) -> T,
+    ) -> Option<T> {
+        let is_open = self.slices.contains_key(name);
+        let done = self.guarded(name, work);
+        if is_open && done.is_none() && self.faults.note(attempt, monotonic_now()) {
+            tracing::error!(%attempt, slice = %name, "what an attempt sends ends the queue of its slice again and again: its processes run without the queue from now on");
+        }
+        done
+    }
+
+    /// Closes the page of a queue that ended by a bug, and keeps its totals and profiles.
+    fn keep_remains(&mut self, name: SliceId, slice: OpenSlice) {
+        let OpenSlice { queue, gate, epoch, .. } = slice;
+        if let Some(gate) = gate {
+            // No grant of it is valid, and a holder that comes back counts on the next page.
+            gate.page().set_epoch(epoch.next());
+            gate.page().close();
+        }
+        // Its state may be broken as well.
+        if let Ok(remains) = catch_unwind(AssertUnwindSafe(|| queue.into_remains())) {
+            self.remains.insert(name, remains);
+        }
+    }
+
     fn restart_slice(&mut self, name: &SliceId) {
         self.numbers.restarts += 1;
         tracing::error!(slice = %name, "a bug ended the queue of a slice: it starts again");
-        self.slices.remove(name);
+        if let Some(slice) = self.slices.remove(name) {
+            self.keep_remains(name.clone(), slice);
+        }
         self.effects.clear();
         // Their connections notice that no reason is given.
         self.sessions_by_id.retain(|_, session| session.slice != *name);
@@ -172,6 +212,7 @@ impl GpuQueues {
             let slice = self.open_slice(name, admission.owner);
             slice.queue.admit(&admission, monotonic_now());
         }
+        self.remains.remove(name);
     }
 
     pub fn handle_order(&mut self, order: KernelOrder) {
@@ -226,6 +267,9 @@ impl GpuQueues {
             return refuse(SessionEnd::Unknown, true);
         };
         let admission = admission.clone();
+        if self.faults.refuses(admission.attempt) {
+            return refuse(SessionEnd::Nonsense, false);
+        }
         // Drivers name whole devices in several ways, and MIG devices in one.
         if hello.device.starts_with("MIG-") && hello.device != admission.slice.as_str() {
             return refuse(SessionEnd::WrongDevice, false);
@@ -240,9 +284,13 @@ impl GpuQueues {
         let session = SessionId::new(self.next_session);
         self.next_session += 1;
         let protocol = hello.protocol.min(PROTOCOL_VERSION);
-        let slice = self.open_slice(&admission.slice, admission.owner);
-        let Ok(welcome) = slice.queue.add_session(session, &admission, protocol, now) else {
-            return refuse(SessionEnd::Full, true);
+        self.open_slice(&admission.slice, admission.owner);
+        let join =
+            |slice: &mut OpenSlice| slice.queue.add_session(session, &admission, protocol, now);
+        let welcome = match self.guarded_for((&admission.slice, admission.attempt), join) {
+            Some(Ok(welcome)) => welcome,
+            Some(Err(_)) => return refuse(SessionEnd::Full, true),
+            None => return refuse(SessionEnd::Stopping, true),
         };
         let opened = OpenSession {
             slice: admission.slice.clone(),
@@ -259,13 +307,15 @@ impl GpuQueues {
     /// Handles a session's records. Returns whether the session goes on.
     pub fn add_records(&mut self, session: SessionId, records: Vec<ShimRecord>) -> bool {
         let Some(opened) = self.sessions_by_id.get(&session) else { return false };
-        let name = opened.slice.clone();
+        let (name, attempt) = (opened.slice.clone(), opened.attempt);
         let now = monotonic_now();
         let work = |slice: &mut OpenSlice| {
             slice.observe();
+            #[cfg(test)]
+            assert!(!records.contains(&Injected::RECORD), "a bug that a test put there");
             slice.queue.add_records(session, records, now)
         };
-        let Some(goes_on) = self.guarded(&name, work) else { return false };
+        let Some(goes_on) = self.guarded_for((&name, attempt), work) else { return false };
         self.carry_out(&name, now);
         if !goes_on {
             self.end_session(session, SessionEnd::Gone);
@@ -276,17 +326,18 @@ impl GpuQueues {
     /// Records that the thread of a session has raised priority.
     pub fn note_raised(&mut self, session: SessionId) {
         let Some(opened) = self.sessions_by_id.get(&session) else { return };
-        let name = opened.slice.clone();
-        self.guarded(&name, |slice| slice.queue.note_raised(session));
+        let (name, attempt) = (opened.slice.clone(), opened.attempt);
+        self.guarded_for((&name, attempt), |slice| slice.queue.note_raised(session));
     }
 
     pub fn end_session(&mut self, session: SessionId, why: SessionEnd) {
-        let Some(OpenSession { slice, port, .. }) = self.sessions_by_id.remove(&session) else {
+        let Some(OpenSession { slice, attempt, port, .. }) = self.sessions_by_id.remove(&session)
+        else {
             return;
         };
         port.close(why);
         let now = monotonic_now();
-        self.guarded(&slice, |slice| slice.queue.remove_session(session, now));
+        self.guarded_for((&slice, attempt), |slice| slice.queue.remove_session(session, now));
         self.carry_out(&slice, now);
     }
 
@@ -338,6 +389,7 @@ impl GpuQueues {
 
     fn end_attempt(&mut self, attempt: AttemptId) {
         let Some((admission, _)) = self.admissions.remove(&attempt) else { return };
+        self.faults.forget(attempt);
         let name = admission.slice;
         let sessions = self.slices.get(&name).map(|slice| slice.queue.sessions_of(attempt));
         for session in sessions.unwrap_or_default() {
@@ -369,9 +421,10 @@ impl GpuQueues {
     /// Returns a slice, which is opened if necessary.
     fn open_slice(&mut self, name: &SliceId, owner: Option<PageOwner>) -> &mut OpenSlice {
         let (settings, now) = (&self.context.settings, monotonic_now());
-        self.slices
-            .entry(name.clone())
-            .or_insert_with(|| OpenSlice::open(settings, name, owner, now))
+        let remains = &mut self.remains;
+        self.slices.entry(name.clone()).or_insert_with(|| {
+            OpenSlice::open(settings, name, owner, (now, remains.remove(name).unwrap_or_default()))
+        })
     }
 
     fn carry_out_all(&mut self) {
@@ -444,7 +497,7 @@ impl GpuQueues {
     /// Publishes the shared numbers.
     fn publish_numbers(&mut self) {
         let slice = |slice: &OpenSlice| SliceNumbers {
-            counters: *slice.queue.counters(),
+            counters: slice.queue.counters(),
             roles: slice.queue.roles(),
             waiting: slice.queue.waiting() as u64,
             least_progress: slice.queue.least_progress(),
@@ -465,13 +518,14 @@ impl OpenSlice {
         settings: &KernelSettings,
         name: &SliceId,
         owner: Option<PageOwner>,
-        now: Nanos,
+        (now, remains): (Nanos, SliceRemains),
     ) -> Self {
         // No earlier queue can have reached this epoch: each began at an earlier time, and epochs
         // rise by less than one in a nanosecond.
         let epoch = Epoch::new(now.get());
         let gate = open_page(settings, name, owner, (epoch, now));
-        let queue = SliceQueue::new(settings.rules, GateState { epoch, launches: 0 }, now);
+        let gate_state = GateState { epoch, launches: 0 };
+        let queue = SliceQueue::after(remains, settings.rules, gate_state, now);
         let (heartbeat_at, pinged_at, counted) = (now, now, (0, now));
         let report_need = ReportNeed::Prompt;
         Self { queue, gate, owner, epoch, heartbeat_at, pinged_at, counted, report_need }
@@ -585,6 +639,9 @@ pub struct Injected(pub Box<dyn FnOnce() + Send>);
 
 #[cfg(test)]
 impl Injected {
+    /// A record in which each queue of this program has a bug.
+    pub const RECORD: ShimRecord = ShimRecord::Failed { launch: u64::MAX };
+
     fn run(self) {
         (self.0)();
     }

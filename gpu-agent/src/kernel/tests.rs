@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tessera_frames::kernel::{
-    PROTOCOL_VERSION, SessionEnd, ShimHello, ShimRecord, ToQueue, ToShim, variables,
+    Farewell, PROTOCOL_VERSION, SessionEnd, ShimHello, ShimRecord, ToQueue, ToShim, variables,
 };
-use tessera_kernel_queue::{Dims, KernelId, QueueRules, TaskKey};
+use tessera_kernel_queue::{Dims, KernelId, KernelIndex, Nanos, QueueRules, TaskKey};
 use tessera_model::spec::{Class, Priority};
 use tessera_model::{AttemptId, GpuId};
 use tessera_wire::kernel_identity::{Fingerprint, SERVER_NAME, from_hex, pinned_client};
@@ -17,7 +17,9 @@ use tessera_wire::link::{FrameReader, FrameWriter};
 use tokio::sync::mpsc;
 
 use super::queues::Injected;
-use super::{EVENTS_MAX, Endpoint, KernelEvent, KernelOrder, KernelSettings, ORDERS_MAX, start};
+use super::{
+    EVENTS_MAX, Endpoint, KernelEvent, KernelOrder, KernelSettings, MappedGate, ORDERS_MAX, start,
+};
 use tessera_agent_core::kernel::{Admission, AttemptTally};
 
 /// Far more than anything here takes.
@@ -26,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Stage {
     endpoint: Endpoint,
     attempts: u128,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// A process of an attempt, as its shim speaks.
@@ -52,7 +54,7 @@ impl Stage {
             gates: folder.path().join("gates"),
         };
         let (endpoint, events) = start(settings).unwrap();
-        (Self { endpoint, attempts: 0, _folder: folder }, events)
+        (Self { endpoint, attempts: 0, folder }, events)
     }
 
     /// Ends the attempt that was admitted last. Returns its number.
@@ -103,6 +105,13 @@ impl Stage {
 
 impl Process {
     async fn join(variables: &Variables, process: u64) -> Self {
+        let (joined, answer) = Self::greet(variables, process).await;
+        assert!(matches!(answer, ToShim::Welcome(_)), "{answer:?}");
+        joined
+    }
+
+    /// Requests a session. Returns the answer as well.
+    async fn greet(variables: &Variables, process: u64) -> (Self, ToShim) {
         let address: SocketAddr = variables[variables::ENDPOINT].parse().unwrap();
         let pinned = Fingerprint(from_hex(&variables[variables::CERTIFICATE]).unwrap());
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -120,9 +129,12 @@ impl Process {
             driver: 12_040,
         };
         joined.writer.send(&ToQueue::Hello(hello)).await.unwrap();
-        let welcome = joined.receive().await;
-        assert!(matches!(welcome, ToShim::Welcome(_)), "{welcome:?}");
-        joined
+        let answer = joined.receive().await;
+        (joined, answer)
+    }
+
+    async fn send(&mut self, records: Vec<ShimRecord>) {
+        self.writer.send(&ToQueue::Records(records)).await.unwrap();
     }
 
     async fn receive(&mut self) -> ToShim {
@@ -133,10 +145,7 @@ impl Process {
     /// Names a kernel, and waits until the same session answers with its index.
     async fn define(&mut self, number: u32) {
         let kernel = KernelId::new(format!("k{number}"), Dims([1; 3]), Dims([32, 1, 1])).unwrap();
-        self.writer
-            .send(&ToQueue::Records(vec![ShimRecord::Define { number, kernel }]))
-            .await
-            .unwrap();
+        self.send(vec![ShimRecord::Define { number, kernel }]).await;
         loop {
             match self.receive().await {
                 ToShim::Defined { number: defined, .. } if defined == number => return,
@@ -177,6 +186,72 @@ async fn a_bug_in_one_queue_restarts_this_queue_and_no_other_of_its_gpu_or_of_ot
     }
     stage.await_restarts("GPU-1", 1).await;
     stage.await_restarts("GPU-2", 0).await;
+}
+
+#[tokio::test]
+async fn an_attempt_whose_frames_end_its_queue_three_times_is_refused_and_the_others_go_on() {
+    let mut stage = Stage::new();
+    let (broken, sharer) = (stage.admit("GPU-1", "MIG-1"), stage.admit("GPU-1", "MIG-1"));
+    for process in 0..3 {
+        let mut culprit = Process::join(&broken, process).await;
+        let mut neighbour = Process::join(&sharer, 1).await;
+        culprit.send(vec![Injected::RECORD]).await;
+
+        for process in [&mut culprit, &mut neighbour] {
+            assert_eq!(process.await_bye().await, (SessionEnd::Stopping, true));
+        }
+    }
+
+    let (_, answer) = Process::greet(&broken, 3).await;
+    let refused = Farewell { why: SessionEnd::Nonsense, again: false };
+    assert_eq!(answer, ToShim::Bye(refused));
+    let mut neighbour = Process::join(&sharer, 1).await;
+    neighbour.define(0).await;
+    stage.await_restarts("GPU-1", 3).await;
+}
+
+#[tokio::test]
+async fn the_totals_of_an_attempt_outlive_a_bug_in_its_queue_and_in_all_queues_of_its_gpu() {
+    let (mut stage, mut events) = Stage::with_events();
+    let admitted = stage.admit("GPU-1", "MIG-1");
+    for (number, place) in (1..).zip([Some("MIG-1"), None]) {
+        let mut process = Process::join(&admitted, number).await;
+        let launch = |launch| ShimRecord::Launch {
+            launch,
+            kernel: KernelIndex::UNKNOWN,
+            count: 0,
+            at: Nanos::ZERO,
+        };
+        process.send((1..=10).map(launch).collect()).await;
+        process.define(0).await;
+        stage.inject("GPU-1", place, || panic!("a bug"));
+        assert_eq!(process.await_bye().await, (SessionEnd::Stopping, true));
+    }
+    Process::join(&admitted, 3).await.define(0).await;
+
+    let attempt = stage.end_attempt();
+
+    let tally = await_tally(&mut events, attempt).await;
+    assert_eq!((tally.sessions, tally.counters.launches), (3, 20));
+}
+
+#[tokio::test]
+async fn the_page_of_a_queue_that_a_bug_ended_shows_that_its_grants_are_over() {
+    let mut stage = Stage::new();
+    let admitted = stage.admit("GPU-1", "MIG-1");
+    let mut process = Process::join(&admitted, 1).await;
+    let gates = stage.folder.path().join("gates");
+    let page = MappedGate::join(&gates, &"MIG-1".parse().unwrap()).unwrap();
+    let before = page.page().gate();
+    assert!(page.page().is_sound());
+
+    stage.inject("GPU-1", Some("MIG-1"), || panic!("a bug"));
+    process.await_bye().await;
+
+    assert!(page.page().is_closed() && page.page().gate().has_passed(before));
+    Process::join(&admitted, 1).await.define(0).await;
+    let next = MappedGate::join(&gates, &"MIG-1".parse().unwrap()).unwrap();
+    assert!(next.page().is_sound() && next.page().gate().has_passed(page.page().gate()));
 }
 
 #[tokio::test]
@@ -225,6 +300,17 @@ async fn a_gpu_whose_thread_stands_still_holds_up_no_other_gpu() {
 
     drop(go_on);
     waiting.define(0).await;
+}
+
+/// Waits for the totals of an attempt.
+async fn await_tally(events: &mut mpsc::Receiver<KernelEvent>, attempt: AttemptId) -> AttemptTally {
+    loop {
+        let event = tokio::time::timeout(PATIENCE, events.recv()).await;
+        match event.expect("the end was lost").unwrap() {
+            KernelEvent::Over { attempt: over, tally } if over == attempt => return *tally,
+            KernelEvent::Over { .. } | KernelEvent::Learned { .. } => {}
+        }
+    }
 }
 
 /// Waits for the totals of an attempt. Returns how many other attempts' came before.

@@ -491,6 +491,41 @@ fn a_holders_return_at_the_gate_ends_a_grant_before_the_next_launch() {
 }
 
 #[test]
+fn a_closed_page_ends_a_grant_before_the_next_launch() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gate, _served) = TestGate::served(folder.path());
+    let folders = TestFolders::new();
+    let queue = TestQueue::start(&folders, QueueBehaviour::of(Role::Fill));
+    let mut job = Job::join(&folders, Some(&gate.path));
+    let grant = Grant {
+        number: 7,
+        gate: gate.page().gate(),
+        kind: GrantKind::Gap,
+        from: Nanos::ZERO,
+        until: Nanos::MAX,
+        budget: Nanos::from_millis(500),
+        launches: 100,
+        in_flight: 8,
+        yields: false,
+    };
+    let requests = |launch: u64| {
+        let is_it = move |record: &ShimRecord| matches!(record, ShimRecord::Request { launch: of, .. } if *of == launch);
+        queue.receive(|records| records.iter().any(is_it).then_some(()));
+    };
+    job.begin("launch k0 3");
+    requests(1);
+    queue.send(ToShim::Grant(grant));
+    assert!(job.answer().starts_with('0'));
+
+    gate.page().close();
+    job.begin("launch k0 1");
+    requests(4);
+    queue.send(ToShim::Role(Role::Hold));
+    assert!(job.answer().starts_with('0'));
+    assert_eq!(job.counters().granted, 3);
+}
+
+#[test]
 fn waiting_threads_go_when_the_role_changes_and_ask_again_when_the_queue_refuses() {
     let folder = tempfile::tempdir().unwrap();
     // On a busy machine this test may be late by more than the silence after which a queue without a process is dead.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use tessera_frames::kernel::{PROTOCOL_WITH_GRANTS_AHEAD, SessionEnd, ShimWelcome, ToShim};
 use tessera_kernel_queue::event::Join;
 use tessera_kernel_queue::{
-    Epoch, GateState, KernelQueue, LastLaunch, Nanos, ProfileDelta, QueueAction, QueueEvent,
-    QueueRefusal, QueueRules, ReportNeed, Role, SessionId, TaskKey, TaskProfile,
+    Epoch, GateState, KernelQueue, LastLaunch, Nanos, ProfileDelta, QueueAction, QueueCounters,
+    QueueEvent, QueueRefusal, QueueRules, ReportNeed, Role, SessionId, TaskKey, TaskProfile,
 };
 use tessera_model::AttemptId;
 use tessera_model::spec::Priority;
@@ -49,10 +49,20 @@ struct SliceSession {
     tally: AttemptTally,
 }
 
+/// What outlives a bug in the queue of a slice: totals never fall, and profiles are not measured again.
+#[derive(Debug, Default)]
+pub struct SliceRemains {
+    counters: QueueCounters,
+    tallies: BTreeMap<AttemptId, AttemptTally>,
+    bases: BTreeMap<TaskKey, TaskProfile>,
+}
+
 /// The queue of one slice.
 #[derive(Debug)]
 pub struct SliceQueue {
     queue: KernelQueue,
+    /// The counters of earlier queues of the slice.
+    earlier: QueueCounters,
     sessions: BTreeMap<SessionId, SliceSession>,
     /// The priorities of the attempts that were admitted and had no session yet.
     expected: BTreeMap<AttemptId, Priority>,
@@ -73,6 +83,7 @@ impl SliceQueue {
     pub fn new(rules: QueueRules, gate: GateState, now: Nanos) -> Self {
         Self {
             queue: KernelQueue::resume(rules, gate, now.get()),
+            earlier: QueueCounters::default(),
             sessions: BTreeMap::new(),
             expected: BTreeMap::new(),
             bases: BTreeMap::new(),
@@ -81,6 +92,25 @@ impl SliceQueue {
             out: Vec::new(),
             actions: Vec::new(),
         }
+    }
+
+    /// Returns the queue of a slice whose earlier queue ended by a bug.
+    pub fn after(remains: SliceRemains, rules: QueueRules, gate: GateState, now: Nanos) -> Self {
+        let SliceRemains { counters, tallies, bases } = remains;
+        let mut next = Self { earlier: counters, past: tallies, ..Self::new(rules, gate, now) };
+        for (task, profile) in bases {
+            next.add_profile(&task, profile, now);
+        }
+        next
+    }
+
+    /// Returns what outlives this queue, which ended by a bug. Nothing is computed from its state but sums, so they are at
+    /// most one event wrong. What was learned since the last report is lost.
+    pub fn into_remains(self) -> SliceRemains {
+        let attempts: Vec<_> = self.sessions.values().map(|held| held.attempt).collect();
+        let mut tallies = self.past.clone();
+        tallies.extend(attempts.into_iter().map(|attempt| (attempt, self.tally(attempt))));
+        SliceRemains { counters: self.counters(), tallies, bases: self.bases }
     }
 
     /// Adds the controller's profile of a task, once for each task.
@@ -275,8 +305,10 @@ impl SliceQueue {
     }
 
     /// Returns the slice's counters.
-    pub const fn counters(&self) -> &tessera_kernel_queue::QueueCounters {
-        self.queue.counters()
+    pub fn counters(&self) -> QueueCounters {
+        let mut all = self.earlier;
+        all.add(self.queue.counters());
+        all
     }
 
     /// Returns the least progress of the fillers, in thousandths: see
