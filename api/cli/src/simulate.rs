@@ -417,6 +417,7 @@ fn drawn(report: &Simulation) -> String {
         "MIGRATIONS",
         "PREEMPTED",
         "OOM",
+        "TIMED OUT",
         "LATE",
         "JCT/LB",
         "MAKESPAN/LB",
@@ -435,6 +436,7 @@ fn drawn(report: &Simulation) -> String {
             r.moves.to_string(),
             r.preemptions.to_string(),
             r.out_of_memory.to_string(),
+            r.timed_out.to_string(),
             if r.deadlines == 0 {
                 "–".to_owned()
             } else {

@@ -105,6 +105,13 @@ pub struct PastJob {
     pub movable: bool,
     /// Longest run time in seconds.
     pub time_limit_secs: Option<u64>,
+    /// Its deadline, if it has one.
+    #[serde(
+        default,
+        with = "time::serde::rfc3339::option",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub deadline: Option<OffsetDateTime>,
     /// Its state now.
     pub state: String,
     /// When it was accepted.

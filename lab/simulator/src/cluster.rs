@@ -25,7 +25,7 @@ pub mod report;
 mod sharing;
 pub mod workload;
 
-pub use engine::{SimulationError, SimulationRun, SimulationSetup, run};
+pub use engine::{HALF_LIFE, SimulationError, SimulationRun, SimulationSetup, run};
 
 /// Why a name and settings are not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

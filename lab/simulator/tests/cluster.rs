@@ -10,8 +10,8 @@ use tessera_placement::{
 use tessera_simulator::cluster::bounds::WorkloadBounds;
 use tessera_simulator::cluster::fleet::GpuFleet;
 use tessera_simulator::cluster::job::{JobClass, SimulatedJob};
-use tessera_simulator::cluster::metrics::{RunOutcome, Summary};
-use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime};
+use tessera_simulator::cluster::metrics::{JobOutcome, RunOutcome, Summary};
+use tessera_simulator::cluster::overheads::{Overheads, RepartitionTime, RunTimeKnowledge};
 use tessera_simulator::cluster::workload::{self, file};
 use tessera_simulator::cluster::{SimulationError, SimulationSetup, policy, run};
 
@@ -78,6 +78,38 @@ proptest! {
         }
         prop_assert!(summary.makespan_over_bound >= 0.999, "{:?}", summary);
         prop_assert!(summary.jct_over_bound >= 0.999, "{:?}", summary);
+    }
+
+    #[test]
+    fn no_job_runs_past_its_limit_and_bounds_hold_for_what_is_cut_off(
+        seed in 0_u64..1_000,
+        percent in 20_u64..150,
+        name in prop::sample::select(ONE_JOB_A_SLICE.to_vec()),
+    ) {
+        let mut jobs = built_in("bursts:jobs=30,gap=20", seed);
+        for job in jobs.iter_mut().step_by(2) {
+            job.limit_ms = Some(job.fastest(&["a100-40gb"]).unwrap() * percent / 100 + 1);
+        }
+        let outcome = simulated(&jobs, "2xa100-40gb", name, Overheads::default()).unwrap();
+        let fleet = GpuFleet::parse("2xa100-40gb").unwrap();
+        let bounds = WorkloadBounds::new(&jobs, &fleet, &Overheads::default());
+
+        let summary = Summary::new(&outcome, &bounds);
+        prop_assert!(summary.makespan_over_bound >= 0.999, "{:?}", summary);
+        prop_assert!(summary.jct_over_bound >= 0.999, "{:?}", summary);
+        for segment in &outcome.segments {
+            let limit = jobs[usize::try_from(segment.job).unwrap() - 1].limit_ms;
+            // An instance is created before the job begins, and a trial of miso precedes its slice.
+            let cutting = outcome.cutting_ms;
+            let lasted = segment.to_ms - segment.from_ms;
+            prop_assert!(limit.is_none_or(|limit| lasted <= limit + cutting), "{:?}", segment);
+        }
+        let mut limited = outcome.jobs.iter().zip(&jobs).filter(|(done, _)| done.timed_out);
+        prop_assert!(limited.all(|(_, job)| job.limit_ms.is_some()));
+        // No size is faster than the fastest, so a limit below its time is not kept in one placement.
+        let ended = |done: &JobOutcome| done.timed_out || done.moves > 0 || done.preemptions > 0;
+        let mut cut_off = outcome.jobs.iter().zip(&jobs).filter(|(_, job)| job.limit_ms.is_some());
+        prop_assert!(percent >= 100 || cut_off.all(|(done, _)| ended(done)));
     }
 
     #[test]
@@ -232,6 +264,73 @@ fn tessera_breaks_no_deadline_that_it_could_have_kept_by_leaving_jobs_alone() {
     }
     let outcome = simulated(&jobs, "8xa100-40gb", "tessera", Overheads::default()).unwrap();
     assert!(outcome.jobs.iter().all(|job| job.in_time == Some(true)));
+}
+
+#[test]
+fn a_job_ends_at_its_time_limit_unfinished_and_one_that_is_done_by_then_does_not() {
+    let rows = "{\"submit_s\": 0, \"times_s\": {\"*\": {\"7\": 100}}, \"time_limit_s\": 60, \"deadline_s\": 90}\n\
+                {\"submit_s\": 0, \"times_s\": {\"*\": {\"7\": 50}}, \"time_limit_s\": 50, \"deadline_s\": 120}\n";
+    let jobs = file::read("w.jsonl", rows).unwrap().jobs;
+    let outcome = simulated(&jobs, "a100-40gb", "exclusive", free()).unwrap();
+
+    let ends: Vec<_> = outcome.jobs.iter().map(|job| (job.end_ms, job.timed_out)).collect();
+    assert_eq!(ends, [(60_000, true), (110_000, false)]);
+    let in_time: Vec<_> = outcome.jobs.iter().map(|job| job.in_time).collect();
+    assert_eq!(in_time, [Some(false), Some(true)]);
+    // 60 of 100 seconds, and 50 of 50.
+    assert!((outcome.system_throughput - 1.0).abs() < 0.001, "{}", outcome.system_throughput);
+}
+
+#[test]
+fn a_gang_ends_as_a_whole_at_its_time_limit() {
+    let row = "{\"submit_s\": 0, \"duration_s\": 100, \"time_limit_s\": 30, \"gpus_per_node\": 2}";
+    let jobs = file::read("w.jsonl", row).unwrap().jobs;
+    let outcome = simulated(&jobs, "2xa100-40gb", "exclusive", free()).unwrap();
+
+    let ends: Vec<_> = outcome.jobs.iter().map(|job| (job.end_ms, job.timed_out)).collect();
+    assert_eq!(ends, [(30_000, true); 2]);
+}
+
+#[test]
+fn policies_that_know_no_run_times_plan_with_time_limits() {
+    // The first job has the GPU for 100 s, and the second needs all of it. The third fits before that if its limit is
+    // known, and may only run then.
+    let rows = |limits: [&str; 2]| {
+        format!(
+            "{{\"submit_s\": 0, \"times_s\": {{\"*\": {{\"3\": 100}}}}, \"memory_mib\": 18000{}}}\n\
+             {{\"submit_s\": 1, \"times_s\": {{\"*\": {{\"7\": 10}}}}, \"memory_mib\": 39000}}\n\
+             {{\"submit_s\": 2, \"times_s\": {{\"*\": {{\"3\": 50}}}}, \"memory_mib\": 18000{}}}\n",
+            limits[0], limits[1]
+        )
+    };
+    let third_starts = |limits| {
+        let jobs = file::read("w.jsonl", &rows(limits)).unwrap().jobs;
+        let overheads = Overheads { times: RunTimeKnowledge::Unknown, ..free() };
+        simulated(&jobs, "a100-40gb", "easy", overheads).unwrap().jobs[2].start_ms
+    };
+    let limits = [", \"time_limit_s\": 100", ", \"time_limit_s\": 60"];
+    assert_eq!(third_starts(limits), 2_000);
+    assert!(third_starts([limits[0], ""]) >= 100_000);
+}
+
+#[test]
+fn users_of_one_account_share_its_part() {
+    // Bob and Cy are one account, so that Ada gets every second slice of time, and not every third.
+    let row = |user: &str, account: &str| {
+        format!(
+            "{{\"submit_s\": 0, \"duration_s\": 100, \"memory_mib\": 39000, \"user\": \"{user}\"{account}}}\n"
+        )
+    };
+    let ends = |account: &str| {
+        let four = |user: &str, account: &str| row(user, account).repeat(4);
+        let text = four("bob", account) + &four("cy", account) + &four("ada", "");
+        let jobs = file::read("w.jsonl", &text).unwrap().jobs;
+        let outcome = simulated(&jobs, "a100-40gb", "tessera", free()).unwrap();
+        let of_ada = jobs.iter().zip(&outcome.jobs).filter(|(job, _)| job.user == "ada");
+        of_ada.map(|(_, done)| done.end_ms).max().unwrap()
+    };
+    let (apart, together) = (ends(""), ends(", \"account\": \"lab\", \"shares\": 1"));
+    assert!(together < apart, "{together} and {apart} ms");
 }
 
 fn free() -> Overheads {

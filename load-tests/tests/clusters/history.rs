@@ -8,6 +8,7 @@ use tessera_api_types::SubmitRequest;
 use tessera_load_tests::cluster::{Cluster, Plan, SOON, script};
 use tessera_load_tests::programs::programs;
 use tessera_load_tests::wait;
+use time::OffsetDateTime;
 
 const GIB: u64 = 1 << 30;
 
@@ -52,7 +53,12 @@ fn mixed(cluster: &Cluster) {
     let bobs = SubmitRequest { gpu_memory_bytes: None, ..of("bob", 0, "sleep 0.2") };
     submit(&SubmitRequest { gpu_profile: Some("2g.10gb".into()), ..bobs.clone() });
     submit(&SubmitRequest { gpu_whole: true, ..bobs });
-    submit(&SubmitRequest { priority: Some(1), ..of("bob", 10, "sleep 0.2") });
+    submit(&SubmitRequest {
+        priority: Some(1),
+        time_limit_secs: Some(600),
+        deadline: Some(OffsetDateTime::from_unix_timestamp(4_000_000_000).unwrap()),
+        ..of("bob", 10, "sleep 0.2")
+    });
     submit(&SubmitRequest { max_retries: Some(1), ..of("bob", 6, "exit 3") });
     for job in &jobs {
         cluster.wait_end(*job, 4 * SOON);
@@ -215,6 +221,14 @@ fn a_controllers_history_is_simulated_under_other_policies_next_to_the_record() 
     assert_eq!(simulated["results"][2], again["results"][1], "the file is the same workload");
     let notes = simulated["notes"].to_string();
     assert!(notes.contains("1 jobs failed") && notes.contains("more than once"), "{notes}");
+    assert!(notes.contains("1 jobs have time limits"), "{notes}");
+    let mut results = simulated["results"].as_array().unwrap().iter();
+    assert!(
+        results.all(|result| result["deadlines"] == 1 && result["deadlines_missed"] == 0),
+        "{simulated}"
+    );
+    let lines = std::fs::read_to_string(&saved).unwrap();
+    assert_eq!(lines.matches("\"time_limit_s\":600.0").count(), 1, "{lines}");
     let page = std::fs::read_to_string(report.join("index.html")).unwrap();
     assert!(page.contains("Who was where under recorded"), "what happened is drawn, too");
     assert!(report.join("recorded.json").is_file());

@@ -917,6 +917,7 @@ PastJob = TypedDict(
     {
         "attempts": "List[PastAttempt]",
         "class": "str",
+        "deadline": "Optional[str]",
         "ended_at": "Optional[str]",
         "gang": "Optional[PastGang]",
         "gpu_memory_bytes": "Optional[int]",

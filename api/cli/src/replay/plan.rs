@@ -97,6 +97,12 @@ fn due_after(job: &SimulatedJob, terms: &ReplayTerms) -> Option<Duration> {
     Some(recorded.div_f64(terms.time_scale))
 }
 
+/// Returns a job's time limit in real seconds, rounded up: controllers know whole seconds only.
+fn time_limit_secs(job: &SimulatedJob, terms: &ReplayTerms) -> Option<u64> {
+    let limit = Duration::from_millis(job.limit_ms?).div_f64(terms.time_scale);
+    Some((limit.as_secs() + u64::from(limit.subsec_nanos() > 0)).max(1))
+}
+
 /// Returns a job's name: as in the trace, or else its number.
 fn named(name: &str, number: usize) -> String {
     let plain: String = name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
@@ -122,6 +128,7 @@ fn request(
         gpu_memory_bytes: requested.or_else(|| Some(share_of(terms.gpu_memory, row.gpu_fraction?))),
         class: Some(class.to_owned()),
         priority: row.priority,
+        time_limit_secs: time_limit_secs(job, terms),
         gang: job.gang.map(|member| GangRequest {
             nodes: member.shape.nodes(),
             gpus_per_node: member.shape.per_node(),
@@ -292,6 +299,9 @@ mod tests {
             [Some(Duration::from_millis(90)), None, None],
             "at a hundred times the speed"
         );
+        let limited = planned("t.csv", "submit_s,duration_s,time_limit_s\n0,5,250\n0,5,\n");
+        let limits: Vec<_> = limited.iter().map(|job| job.request.time_limit_secs).collect();
+        assert_eq!(limits, [Some(3), None], "2.5 s, rounded up");
         let theirs = ReplayPlan::new(rows(), &ReplayTerms { users: true, ..terms() });
         assert_eq!(users(&theirs), ["bob", "ada", "ada"]);
         assert_eq!(theirs.notes.len(), 0, "{:?}", theirs.notes);

@@ -4,7 +4,7 @@ use tessera_placement::record::{RoundRecord, RoundReplay};
 use time::OffsetDateTime;
 
 use super::bar::SimulationProgress;
-use super::past::{PastGpu, RecordedHistory, past};
+use super::past::{PastAccounts, PastGpu, RecordedHistory, past};
 use super::period::{HistoryPeriod, exact, shown};
 use crate::failure::CommandFailure;
 use crate::session::CommandSession;
@@ -48,7 +48,8 @@ pub async fn fetch(
             "the controller has no GPU; name a cluster to simulate with --cluster",
         ));
     }
-    let mut past = past(jobs, &gpus, period).map_err(CommandFailure::refused)?;
+    let accounts = PastAccounts::of(&session.client.usage().await?);
+    let mut past = past(jobs, &gpus, &accounts, period).map_err(CommandFailure::refused)?;
     if past.workload.jobs.is_empty() {
         return Err(CommandFailure::refused(format!(
             "no job that was submitted {} ever ran, so no run time is known: {}",

@@ -2,6 +2,7 @@
 //!
 //! Pure. Unknown values are filled in by declared rules, and each rule is listed in [`RecordedHistory::notes`].
 
+mod accounts;
 mod gangs;
 mod recorded;
 
@@ -17,6 +18,7 @@ use tessera_simulator::cluster::metrics::RunOutcome;
 use tessera_simulator::cluster::workload::Workload;
 use time::OffsetDateTime;
 
+pub use self::accounts::PastAccounts;
 use self::recorded::recorded;
 use super::period::HistoryPeriod;
 use tessera_api_types::{PastAttempt, PastJob};
@@ -67,6 +69,7 @@ struct HistoryGaps {
     elsewhere: u64,
     named: u64,
     torn: u64,
+    limited: u64,
 }
 
 /// A job of the simulation, and its record.
@@ -83,6 +86,7 @@ struct KnownJob {
 pub fn past(
     mut jobs: Vec<PastJob>,
     gpus: &[PastGpu],
+    accounts: &PastAccounts,
     period: &HistoryPeriod,
 ) -> Result<RecordedHistory, FleetError> {
     jobs.sort_by_key(|job| (job.submitted_at, job.id));
@@ -97,15 +101,17 @@ pub fn past(
     let mut known: Vec<KnownJob> = jobs
         .into_iter()
         .filter_map(|past| {
-            let job = job(&past, period, &models, &tasks, &mut gaps)?;
+            let mut job = job(&past, period, &models, &tasks, &mut gaps)?;
+            accounts.charge(&mut job);
             Some(KnownJob { past, job })
         })
         .collect();
     gaps.torn = gangs::link_gangs(&mut known);
     let recorded = recorded(&known, gpus, &fleet, period);
     gaps.elsewhere = known.iter().filter(|known| ran_elsewhere(&known.past, gpus)).count() as u64;
-    let (cluster, notes) = (named(&fleet.keys), gaps.notes(gpus));
-    let jobs = known.into_iter().map(|known| known.job).collect();
+    let (cluster, mut notes) = (named(&fleet.keys), gaps.notes(gpus));
+    let jobs: Vec<SimulatedJob> = known.into_iter().map(|known| known.job).collect();
+    notes.extend(accounts.notes(&jobs));
     Ok(RecordedHistory { workload: Workload::new(name, jobs), fleet, cluster, recorded, notes })
 }
 
@@ -242,11 +248,13 @@ fn job(
     Some(SimulatedJob {
         name: past.name.clone(),
         user: past.user.clone(),
+        account: None,
         shares: 1,
         submit_ms: between(period.since, past.submitted_at),
         class: if past.class == "online" { JobClass::Online } else { JobClass::Offline },
         priority: past.priority,
-        deadline_ms: None,
+        deadline_ms: past.deadline.map(|deadline| between(period.since, deadline)),
+        limit_ms: past.time_limit_secs.map(|limit| limit.saturating_mul(1_000).max(1)),
         times,
         requested,
         memory_at_start: used,
@@ -324,6 +332,7 @@ impl HistoryGaps {
         self.shared += u64::from(requests || runs.iter().any(|run| run.shared));
         self.restarted += u64::from(runs.len() > 1);
         self.named += u64::from(past.gpu_profile.is_some());
+        self.limited += u64::from(past.time_limit_secs.is_some());
         match (past.state.as_str(), runs.is_empty()) {
             ("succeeded", _) => {}
             ("failed" | "cancelled" | "timed_out", _) => self.without_success += 1,
@@ -367,6 +376,11 @@ impl HistoryGaps {
                 "jobs ran more than once: checkpointed work counts as work on their last slice, \
                  lost work does not count",
             ),
+            (
+                self.limited,
+                "jobs have time limits: one that would run longer, such as on a smaller slice, ends there \
+                 unfinished, as in a controller (TIMED OUT)",
+            ),
             (self.torn, "jobs belong to gangs with an unknown member: left out"),
             (
                 self.named,
@@ -389,6 +403,11 @@ impl HistoryGaps {
             .filter(|(number, _)| *number > 0)
             .map(|(number, text)| format!("{number} {text}"))
             .collect();
+        notes.push(
+            "dependencies, earliest starts, limits of arrays, --nice, requested nodes and processors are \
+             not part of the simulation"
+                .to_owned(),
+        );
         notes.push(
             "the recorded row counts the energy of jobs, not of idle GPUs; jobs that were submitted \
              before the period are not included, although they may have held GPUs"

@@ -7,11 +7,12 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 use tessera_api_types::{PastAttempt, PastGang, PastJob, PastJobs};
 use tessera_model::share::SharingMode;
-use tessera_model::spec::{Class, GpuRequest};
+use tessera_model::spec::{Class, GpuRequest, JobUpdate, TimeUpdate};
 use tessera_model::{GangMember, GangShape, Millis};
 use time::OffsetDateTime;
 
 use super::page::PageSize;
+use super::records::time_of;
 use crate::principal::JobScope;
 use crate::store::StoreError;
 use crate::store::columns::RowRef;
@@ -46,8 +47,9 @@ pub(super) async fn page(at: &mut PgConnection, query: &PastQuery) -> Result<Pas
         SELECT j.job, j.submission, j.state, j.ended_at, s.job_name, s.user_name, s.accepted_at,
                s.spec -> 'gpu' AS "gpu!", s.spec -> 'class' AS "class!",
                s.spec -> 'priority' AS "priority!", s.spec -> 'share' AS "share?",
-               s.spec -> 'time_limit' AS "time_limit?", s.facts AS "facts?",
-               s.spec -> 'gang' AS "gang?: Json<GangShape>"
+               s.spec -> 'time_limit' AS "time_limit?", s.spec -> 'deadline' AS "deadline?",
+               s.facts AS "facts?", s.spec -> 'gang' AS "gang?: Json<GangShape>",
+               j.updates AS "updates: Json<JobUpdate>"
           FROM jobs AS j
           JOIN submissions AS s ON s.first_job = j.submission
          WHERE j.job > $1 AND j.job >= $2 AND j.submission < $3
@@ -171,8 +173,10 @@ struct JobRow {
     priority: Value,
     share: Option<Value>,
     time_limit: Option<Value>,
+    deadline: Option<Value>,
     facts: Option<Value>,
     gang: Option<Json<GangShape>>,
+    updates: Option<Json<JobUpdate>>,
 }
 
 impl JobRow {
@@ -198,6 +202,12 @@ impl JobRow {
             self.share.map(serde_json::from_value).transpose().map_err(&bad)?.unwrap_or_default();
         let limit: Option<Option<Millis>> =
             self.time_limit.map(serde_json::from_value).transpose().map_err(&bad)?;
+        let deadline: Option<Option<Millis>> =
+            self.deadline.map(serde_json::from_value).transpose().map_err(&bad)?;
+        // What a user updated after the submit holds, as it does for the controller.
+        let updates = self.updates.map(|Json(updates)| updates).unwrap_or_default();
+        let limit = updates.limit.map_or(limit.flatten(), TimeUpdate::time);
+        let deadline = updates.deadline.map_or(deadline.flatten(), TimeUpdate::time);
         let facts: TaskFacts =
             self.facts.map(serde_json::from_value).transpose().map_err(&bad)?.unwrap_or_default();
         Ok(PastJob {
@@ -222,7 +232,8 @@ impl JobRow {
             share: share.word().to_owned(),
             task: Some(facts.task).filter(|task| !task.is_empty()),
             movable: facts.movable,
-            time_limit_secs: limit.flatten().map(|limit| limit.get() / 1_000),
+            time_limit_secs: limit.map(|limit| limit.get() / 1_000),
+            deadline: deadline.and_then(time_of),
             state: self.state,
             submitted_at: self.accepted_at,
             ended_at: self.ended_at,

@@ -594,7 +594,7 @@ impl RecordRow {
 }
 
 /// Returns a time as people read it.
-fn time_of(unix: Millis) -> Option<OffsetDateTime> {
+pub(super) fn time_of(unix: Millis) -> Option<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix.get()) * 1_000_000).ok()
 }
 

@@ -12,6 +12,7 @@
 
 pub mod config;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use tessera_placement::GpuView;
@@ -45,6 +46,7 @@ pub struct WorkloadBounds {
 impl WorkloadBounds {
     /// Computes both bounds.
     pub fn new(jobs: &[SimulatedJob], fleet: &GpuFleet, overheads: &Overheads) -> Self {
+        let jobs = &*within_limits(jobs, overheads);
         let market = SlicePrices::new(fleet);
         let table: Vec<Vec<Option<f64>>> = jobs.iter().map(|job| market.times(job)).collect();
         let stride = jobs.len().div_ceil(SEARCHED_MAX).max(1);
@@ -58,7 +60,8 @@ impl WorkloadBounds {
             .zip(&table)
             .map(|(job, times)| {
                 let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-                best + seconds(overheads.start_ms(job))
+                let limit = job.limit_ms.map_or(f64::INFINITY, seconds);
+                (best + seconds(overheads.start_ms(job))).min(limit)
             })
             .collect();
         let critical = submits.iter().zip(&alone).map(|(r, t)| r + t).fold(0.0, f64::max);
@@ -70,6 +73,21 @@ impl WorkloadBounds {
             jct_mean_s: lonely.max(shortest_first(&submits, &work)),
         }
     }
+}
+
+/// Returns jobs whose times with their starts are no longer than their limits. A job that ends at its limit had a slice
+/// for that long, whichever, so that bounds of the shorter jobs hold.
+fn within_limits<'j>(jobs: &'j [SimulatedJob], overheads: &Overheads) -> Cow<'j, [SimulatedJob]> {
+    if jobs.iter().all(|job| job.limit_ms.is_none()) {
+        return Cow::Borrowed(jobs);
+    }
+    let mut jobs = jobs.to_vec();
+    for job in &mut jobs {
+        let Some(limit) = job.limit_ms else { continue };
+        let works = limit.saturating_sub(overheads.start_ms(job)).max(1);
+        job.times.values_mut().flat_map(BTreeMap::values_mut).for_each(|ms| *ms = works.min(*ms));
+    }
+    Cow::Owned(jobs)
 }
 
 /// The instance sizes of a cluster, and their numbers in its layouts.

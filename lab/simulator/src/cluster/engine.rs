@@ -10,6 +10,7 @@ mod forecast;
 mod gangs;
 mod gpu_state;
 mod kernel_sharing;
+mod limit;
 mod look;
 mod placing;
 mod preemption;
@@ -33,7 +34,7 @@ use self::alone::SoloTimes;
 use self::gpu_state::GpuState;
 pub use self::refused::SimulationError;
 use self::task::{SimulatedTask, TaskPhase, TaskPlacement, kinds};
-pub(super) use self::usage::HALF_LIFE;
+pub use self::usage::HALF_LIFE;
 use super::fleet::GpuFleet;
 use super::job::{JobClass, SimulatedJob};
 use super::metrics::{ClusterSample, JobSegment, RunOutcome, RunRecord};
@@ -117,6 +118,11 @@ enum SimulationEvent {
     Tried {
         gpu: usize,
         stamp: u32,
+    },
+    /// The time limit of a job that began then is over.
+    Limit {
+        job: usize,
+        began: u64,
     },
     /// The migration cooldown of a job that began then has ended.
     Rested {
@@ -265,6 +271,7 @@ impl<'s> SimulationRun<'s> {
                 self.tried(gpu)?;
                 Ok(true)
             }
+            SimulationEvent::Limit { job, began } => Ok(self.end_at_limit(job, began)),
             SimulationEvent::Rested { job, began } => Ok(self.rested(job, began)),
             SimulationEvent::Round => Ok(true),
             SimulationEvent::Interval => {

@@ -32,7 +32,9 @@ pub struct SimulatedJob {
     pub name: String,
     /// The user in the reckoning of fair share.
     pub user: String,
-    /// The shares of the user's account, relative to those of others; the same for all jobs of a user.
+    /// The account in that reckoning; `None` for a user without one, who counts as an account.
+    pub account: Option<String>,
+    /// The shares of the account, relative to those of others; the same for all of its jobs.
     pub shares: u32,
     /// When it is submitted, in milliseconds from the start.
     pub submit_ms: u64,
@@ -42,6 +44,8 @@ pub struct SimulatedJob {
     pub priority: u8,
     /// Its deadline, in milliseconds from the start.
     pub deadline_ms: Option<u64>,
+    /// How long it may run in one placement, in milliseconds: then it ends, whatever is left of it.
+    pub limit_ms: Option<u64>,
     /// Time alone, start-up left out, by GPU model (catalogue key); under `*` for every model
     /// that isn't named.
     pub times: BTreeMap<String, SliceTimes>,
@@ -81,6 +85,11 @@ pub struct GangMembership {
 }
 
 impl SimulatedJob {
+    /// Returns the account in the reckoning of fair share: its own, or its user.
+    pub fn account(&self) -> &str {
+        self.account.as_deref().unwrap_or(&self.user)
+    }
+
     /// Returns its times on a GPU model.
     pub fn times_on(&self, model: &str) -> Option<&SliceTimes> {
         self.times.get(model).or_else(|| self.times.get("*"))
@@ -140,11 +149,13 @@ pub(crate) mod tests {
         SimulatedJob {
             name: "job".to_owned(),
             user: "ada".to_owned(),
+            account: None,
             shares: 1,
             submit_ms: 0,
             class: JobClass::Offline,
             priority: 5,
             deadline_ms: None,
+            limit_ms: None,
             times: BTreeMap::from([(
                 "*".to_owned(),
                 BTreeMap::from([(1, 50_000), (2, 30_000), (4, 16_000), (7, 10_000)]),

@@ -97,6 +97,8 @@ pub struct JobOutcome {
     pub preemptions: u32,
     /// How often it ran out of memory.
     pub out_of_memory: u32,
+    /// Whether it ended at its time limit, before its work was finished.
+    pub timed_out: bool,
     /// Whether it met its deadline; absent without a deadline.
     pub in_time: Option<bool>,
 }
@@ -192,7 +194,9 @@ pub struct Summary {
     pub preemption_loss_s: Option<f64>,
     /// Jobs that ran out of memory.
     pub out_of_memory: u64,
-    /// How many jobs ended after their deadlines.
+    /// How many jobs ended at their time limits, before their work was finished.
+    pub timed_out: usize,
+    /// How many jobs missed their deadlines: they ended later, or at their time limits.
     pub deadlines_missed: usize,
     /// Jobs with a deadline.
     pub deadlines: usize,
@@ -244,6 +248,7 @@ impl Summary {
             offline_jct_mean_s: rounded(mean_s(&offline)),
             preemption_loss_s: outcome.sent_back_ms.map(seconds),
             out_of_memory: outcome.out_of_memory,
+            timed_out: outcome.jobs.iter().filter(|job| job.timed_out).count(),
             deadlines_missed: in_time().filter(|kept| !kept).count(),
             deadlines: in_time().count(),
             bound_makespan_s: rounded(bounds.makespan_s),

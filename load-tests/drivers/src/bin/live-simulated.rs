@@ -194,11 +194,13 @@ fn run_simulated(
         .map(|job| SimulatedJob {
             name: job.name.clone(),
             user: "root".to_owned(),
+            account: None,
             shares: 1,
             submit_ms: job.submit_ms,
             class: JobClass::Offline,
             priority: 5,
             deadline_ms: None,
+            limit_ms: None,
             // A program that sleeps is as fast on every slice.
             times: BTreeMap::from([("*".to_owned(), BTreeMap::from([(1, job.runs_ms)]))]),
             requested: Bytes::new(job.gib << 30),

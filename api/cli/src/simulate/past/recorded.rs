@@ -37,7 +37,8 @@ pub(super) fn recorded(
                 moves: if past.movable { times("preempted") } else { 0 },
                 preemptions: if past.movable { times("lost") } else { times("preempted") },
                 out_of_memory: times("out_of_memory"),
-                in_time: None,
+                timed_out: past.state == "timed_out",
+                in_time: met_deadline(past, period),
             }
         })
         .collect();
@@ -64,6 +65,17 @@ pub(super) fn recorded(
         segments,
         slices: Vec::new(),
         jobs,
+    }
+}
+
+/// Returns whether a job met its deadline, by the controller's rule: it succeeded by then. `None` without a deadline,
+/// for a cancelled job, and for one that may still end in time.
+fn met_deadline(past: &PastJob, period: &HistoryPeriod) -> Option<bool> {
+    let deadline = past.deadline?;
+    match past.ended_at {
+        Some(_) if past.state == "cancelled" => None,
+        Some(ended) => Some(past.state == "succeeded" && ended <= deadline),
+        None => (deadline < period.until).then_some(false),
     }
 }
 

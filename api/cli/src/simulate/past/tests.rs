@@ -1,5 +1,5 @@
 use super::*;
-use tessera_api_types::PastGang;
+use tessera_api_types::{AccountUsage, PastGang, UsageReport};
 
 fn at(secs: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(1_800_000_000 + secs).unwrap()
@@ -51,6 +51,7 @@ fn job(id: u64, attempts: Vec<PastAttempt>) -> PastJob {
         task: None,
         movable: false,
         time_limit_secs: None,
+        deadline: None,
         state: "succeeded".into(),
         submitted_at: at(10),
         ended_at: attempts.last().and_then(|attempt| attempt.ended_at),
@@ -67,7 +68,7 @@ fn a100(past: &RecordedHistory, job: usize) -> &SliceTimes {
 fn a_measured_time_stands_on_its_slice_and_the_rule_fills_the_others() {
     let jobs = vec![job(1, vec![run("2g.10gb", 20, Some(120), "succeeded")])];
 
-    let past = past(jobs, &gpus(), &period()).unwrap();
+    let past = past(jobs, &gpus(), &PastAccounts::default(), &period()).unwrap();
 
     let times = a100(&past, 0);
     assert_eq!(times[&2], 100_000);
@@ -85,7 +86,13 @@ fn the_run_time_of_a_task_on_another_slice_is_used_before_the_rule() {
         ..job(id, vec![run(profile, 20, Some(20 + secs), "succeeded")])
     };
 
-    let past = past(vec![on(1, "1g.5gb", 90), on(2, "7g.40gb", 30)], &gpus(), &period()).unwrap();
+    let past = past(
+        vec![on(1, "1g.5gb", 90), on(2, "7g.40gb", 30)],
+        &gpus(),
+        &PastAccounts::default(),
+        &period(),
+    )
+    .unwrap();
 
     assert_eq!((a100(&past, 0)[&1], a100(&past, 0)[&7]), (90_000, 30_000));
     assert_eq!((a100(&past, 1)[&1], a100(&past, 1)[&7]), (90_000, 30_000));
@@ -106,7 +113,7 @@ fn the_recorded_outcome_is_listed_job_by_job() {
     let runs = job(2, vec![run("1g.5gb", 900, None, "running")]);
     let runs = PastJob { state: "running".into(), submitted_at: at(800), ..runs };
 
-    let past = past(vec![runs, moved], &gpus(), &period()).unwrap();
+    let past = past(vec![runs, moved], &gpus(), &PastAccounts::default(), &period()).unwrap();
 
     let recorded = &past.recorded;
     let times = |at: usize| {
@@ -140,8 +147,13 @@ fn a_job_that_never_ran_is_simulated_only_if_its_task_is_known() {
     let ran = job(1, vec![run("1g.5gb", 20, Some(80), "succeeded")]);
     let ran = PastJob { task: Some("train".into()), ..ran };
 
-    let past =
-        past(vec![ran, never(2, Some("train")), never(3, None)], &gpus(), &period()).unwrap();
+    let past = past(
+        vec![ran, never(2, Some("train")), never(3, None)],
+        &gpus(),
+        &PastAccounts::default(),
+        &period(),
+    )
+    .unwrap();
 
     let names: Vec<&str> = past.workload.jobs.iter().map(|job| job.name.as_str()).collect();
     assert_eq!(names, ["job1", "job2"]);
@@ -155,7 +167,8 @@ fn a_gpu_of_no_known_model_is_refused_by_name() {
     let mut gpus = gpus();
     gpus[0].model = "Voodoo 2".into();
 
-    let refused = past(Vec::new(), &gpus, &period()).unwrap_err().to_string();
+    let refused =
+        past(Vec::new(), &gpus, &PastAccounts::default(), &period()).unwrap_err().to_string();
 
     assert!(refused.contains("Voodoo 2"), "{refused}");
 }
@@ -166,7 +179,7 @@ fn a_history_saved_as_a_file_reads_back_the_same() {
         job(1, vec![run("2g.10gb", 20, Some(120), "succeeded")]),
         PastJob { movable: true, ..job(2, vec![run("1g.5gb", 20, Some(81), "succeeded")]) },
     ];
-    let past = past(jobs, &gpus(), &period()).unwrap();
+    let past = past(jobs, &gpus(), &PastAccounts::default(), &period()).unwrap();
     let text = tessera_simulator::cluster::workload::file::write(&past.workload.jobs);
 
     let read = tessera_simulator::cluster::workload::file::read("past.jsonl", &text).unwrap();
@@ -182,7 +195,7 @@ fn members_of_a_gang_are_simulated_together_and_a_torn_gang_is_left_out() {
     };
     let jobs = vec![gang(4, 4, 60), gang(4, 5, 61), gang(7, 7, 9)];
 
-    let past = past(jobs, &gpus(), &period()).unwrap();
+    let past = past(jobs, &gpus(), &PastAccounts::default(), &period()).unwrap();
 
     let ranks: Vec<_> = past.workload.jobs.iter().map(|job| job.gang.unwrap().rank).collect();
     assert_eq!(ranks, [0, 1]);
@@ -192,4 +205,91 @@ fn members_of_a_gang_are_simulated_together_and_a_torn_gang_is_left_out() {
         "{:?}",
         past.notes
     );
+}
+
+#[test]
+fn time_limits_and_deadlines_are_passed_on_and_the_recorded_row_judges_by_them() {
+    let due = |id, secs: i64, attempts| PastJob {
+        time_limit_secs: Some(100),
+        deadline: Some(at(secs)),
+        ..job(id, attempts)
+    };
+    let ran = |to: i64, state: &str| vec![run("1g.5gb", 20, Some(to), state)];
+    let jobs = vec![
+        due(1, 130, ran(80, "succeeded")),
+        due(2, 70, ran(80, "succeeded")),
+        PastJob { state: "timed_out".into(), ..due(3, 500, ran(120, "timed_out")) },
+        PastJob { state: "cancelled".into(), ..due(4, 500, ran(80, "cancelled")) },
+        PastJob {
+            state: "running".into(),
+            ..due(5, 2_000, vec![run("1g.5gb", 20, None, "running")])
+        },
+    ];
+
+    let past = past(jobs, &gpus(), &PastAccounts::default(), &period()).unwrap();
+
+    let first = &past.workload.jobs[0];
+    assert_eq!((first.limit_ms, first.deadline_ms), (Some(100_000), Some(120_000)));
+    let judged = past.recorded.jobs.iter().map(|job| (job.in_time, job.timed_out));
+    assert_eq!(
+        judged.collect::<Vec<_>>(),
+        [
+            (Some(true), false),
+            (Some(false), false),
+            (Some(false), true),
+            (None, false),
+            (None, false)
+        ]
+    );
+    assert!(past.notes.iter().any(|note| note.starts_with("5 jobs have time limits")));
+}
+
+#[test]
+fn jobs_are_charged_to_their_users_accounts_and_the_differences_are_named() {
+    let user = |user: &str| tessera_api_types::UserUsage {
+        user: user.into(),
+        recent_slice_secs: 9.0,
+        held_slices: 0,
+        quota_slices: None,
+        running: 0,
+        waiting: 0,
+    };
+    let account = |name: &str, named, quota_slices, users: &[&str]| AccountUsage {
+        account: name.into(),
+        named,
+        share: if named { 3 } else { 1 },
+        norm_shares: 0.5,
+        recent_slice_secs: 9.0,
+        effective_usage: 0.5,
+        factor: 0.5,
+        held_slices: 0,
+        quota_slices,
+        running: 0,
+        waiting: 0,
+        users: users.iter().map(|name| user(name)).collect(),
+    };
+    let report = |fair_share| UsageReport {
+        fair_share,
+        half_life_secs: Some(3_600.0),
+        accounts: vec![
+            account("lab", true, Some(7), &["ada", "cy"]),
+            account("bob", false, None, &["bob"]),
+        ],
+    };
+    let of = |id, user: &str| PastJob {
+        user: user.into(),
+        ..job(id, vec![run("1g.5gb", 20, Some(80), "succeeded")])
+    };
+    let past = |fair_share| {
+        let accounts = PastAccounts::of(&report(fair_share));
+        past(vec![of(1, "ada"), of(2, "bob"), of(3, "cy")], &gpus(), &accounts, &period()).unwrap()
+    };
+
+    let fair = past(true);
+    let jobs = fair.workload.jobs.iter().map(|job| (job.account(), job.shares));
+    assert_eq!(jobs.collect::<Vec<_>>(), [("lab", 3), ("bob", 1), ("lab", 3)]);
+    let has =
+        |past: &RecordedHistory, text: &str| past.notes.iter().any(|note| note.contains(text));
+    assert!(has(&fair, "quotas") && has(&fair, "half-life"), "{:?}", fair.notes);
+    assert!(has(&past(false), "does not order jobs by recent usage"));
 }

@@ -198,7 +198,7 @@ fn cut(releases: &[u64], intervals: usize) -> Vec<u64> {
 /// there. That is its time, plus the shortest time until it works, at its first start or after a
 /// move.
 fn occupied(market: &SlicePrices, job: &SimulatedJob, overheads: &Overheads) -> Vec<Option<f64>> {
-    let starts = overheads.start_ms(job);
+    let starts = overheads.start_ms(job).min(job.limit_ms.unwrap_or(u64::MAX));
     let begins = seconds(overheads.move_ms(job).map_or(starts, |moves| moves.min(starts)));
     market.times(job).into_iter().map(|time| Some(time? + begins)).collect()
 }

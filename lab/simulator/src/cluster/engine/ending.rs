@@ -1,7 +1,7 @@
 //! The outcome of a run that has ended.
 
 use super::{SimulationRun, number};
-use crate::cluster::job::JobClass;
+use crate::cluster::job::{JobClass, WHOLE};
 use crate::cluster::metrics::{JobOutcome, RunOutcome};
 use crate::cluster::number::{count, float};
 use tessera_model::number::clamped;
@@ -11,7 +11,7 @@ impl SimulationRun<'_> {
         let now = self.tasks.iter().filter_map(|task| task.ended).max().unwrap_or(0);
         let jobs: Vec<JobOutcome> = self.job_outcomes();
         let fleet = self.setup.fleet;
-        let solo: u64 = self.setup.jobs.iter().filter_map(|j| j.fastest(&fleet.models())).sum();
+        let solo: u64 = self.finished_alone_ms();
         let capacity_ms = float(now.max(1)) * count(fleet.keys.len());
         let mut record = std::mem::take(&mut self.record);
         record.close_slices(now);
@@ -33,6 +33,17 @@ impl SimulationRun<'_> {
             segments: record.segments,
             slices: record.slices,
         }
+    }
+
+    /// Returns the time alone on whole GPUs of what was finished: of a job that ended at its limit, a part.
+    fn finished_alone_ms(&self) -> u64 {
+        let models = self.setup.fleet.models();
+        let jobs = self.setup.jobs.iter().zip(&self.tasks);
+        let alone = jobs.filter_map(|(job, task)| {
+            let whole = u128::from(job.fastest(&models)?);
+            Some(whole * u128::from(WHOLE - task.left) / u128::from(WHOLE))
+        });
+        clamped(alone.sum::<u128>())
     }
 
     fn energy_millijoules(&mut self, now: u64) -> u64 {
@@ -61,7 +72,9 @@ impl SimulationRun<'_> {
                 moves: task.moves,
                 preemptions: task.preempted,
                 out_of_memory: task.out_of_memory,
-                in_time: job.deadline_ms.map(|deadline| end_ms <= deadline),
+                timed_out: task.timed_out,
+                // As in a controller: a job that was stopped at its limit has met no deadline.
+                in_time: job.deadline_ms.map(|deadline| !task.timed_out && end_ms <= deadline),
             }
         })
         .collect()

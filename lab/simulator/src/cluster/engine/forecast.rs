@@ -166,8 +166,8 @@ impl JobTable for RunPredictions<'_, '_> {
             done: self.run.known_progress(index(job), left),
             since: task.spot.map(|spot| Millis::new(spot.since)),
             submitted: Some(Millis::new(truth.submit_ms)),
-            // Simulated jobs have no time limits.
-            limit: None,
+            // A simulated job is stopped at once, so there is no grace after its limit.
+            limit: truth.limit_ms.map(Millis::new),
             migration_price: restore
                 .map(|restore| Millis::new(restore.saturating_add(truth.step_ms()))),
             resting,
@@ -199,10 +199,10 @@ impl JobTable for RunPredictions<'_, '_> {
         Millis::new(before + here.map_or(0, |spot| self.run.now - spot.since))
     }
 
-    /// Every user has an account; its shares are those of the user's jobs.
+    /// A user whose jobs name no account counts as one; its shares are those of its jobs.
     fn account(&self, job: JobId) -> Option<Account> {
         let truth = self.run.setup.jobs.get(index(job))?;
-        self.run.usage.account(&truth.user, self.run.now)
+        self.run.usage.account(truth.account(), self.run.now)
     }
 }
 

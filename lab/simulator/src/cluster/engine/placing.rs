@@ -69,6 +69,7 @@ impl SimulationRun<'_> {
         spot.began = Some(self.now);
         self.tasks[task].spot = Some(spot);
         self.review_after_cooldown(task);
+        self.schedule_limit(task);
         self.tasks[task].stamp += 1;
         let stamp = self.tasks[task].stamp;
         self.schedule(self.now + costs, SimulationEvent::Wakes { job: task, stamp });

@@ -23,6 +23,8 @@ pub(super) struct SimulatedTask {
     pub(super) stamp: u32,
     pub(super) first_start: Option<u64>,
     pub(super) ended: Option<u64>,
+    /// Whether it ended at its time limit, before its work was finished.
+    pub(super) timed_out: bool,
     pub(super) moves: u32,
     pub(super) preempted: u32,
     /// How often it was sent back to the queue for a job of a higher class.
@@ -73,6 +75,7 @@ impl SimulatedTask {
             stamp: 0,
             first_start: None,
             ended: None,
+            timed_out: false,
             moves: 0,
             preempted: 0,
             sent_back: 0,

@@ -1,4 +1,4 @@
-//! Recent usage of users, for policies with fair share.
+//! Recent usage of accounts, for policies with fair share.
 
 use std::collections::BTreeMap;
 
@@ -11,42 +11,42 @@ use super::{SimulationRun, TaskPlacement};
 use crate::cluster::job::SimulatedJob;
 
 /// The half-life of recent usage, one day. It is the default of a controller (`usage-half-life`).
-pub(in crate::cluster) const HALF_LIFE: Millis = Millis::from_secs(86_400);
+pub const HALF_LIFE: Millis = Millis::from_secs(86_400);
 
-/// All users; empty if there is only one.
+/// All accounts, which are users where a job names none; empty if there is only one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountUsage {
-    users: BTreeMap<String, UserAccount>,
+    accounts: BTreeMap<String, SharedAccount>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct UserAccount {
+struct SharedAccount {
     shares: u32,
     usage: DecayedUsage,
 }
 
 impl AccountUsage {
     pub(super) fn of(jobs: &[SimulatedJob]) -> Self {
-        let mut users: BTreeMap<String, UserAccount> = BTreeMap::new();
+        let mut accounts: BTreeMap<String, SharedAccount> = BTreeMap::new();
         for job in jobs {
-            if !users.contains_key(&job.user) {
-                let account = UserAccount { shares: job.shares, usage: DecayedUsage::default() };
-                users.insert(job.user.clone(), account);
+            if !accounts.contains_key(job.account()) {
+                let account = SharedAccount { shares: job.shares, usage: DecayedUsage::default() };
+                accounts.insert(job.account().to_owned(), account);
             }
         }
-        if users.len() > 1 { Self { users } } else { Self::default() }
+        if accounts.len() > 1 { Self { accounts } } else { Self::default() }
     }
 
-    /// Counts slices that a user takes or returns.
-    fn take(&mut self, user: &str, slices: f64, now: u64) {
-        let Some(account) = self.users.get_mut(user) else { return };
+    /// Counts slices that an account takes or returns.
+    fn take(&mut self, account: &str, slices: f64, now: u64) {
+        let Some(account) = self.accounts.get_mut(account) else { return };
         account.usage.take(slices, Millis::new(now), HALF_LIFE);
     }
 
-    pub(super) fn account(&self, user: &str, now: u64) -> Option<Account> {
-        let UserAccount { shares, usage } = *self.users.get(user)?;
+    pub(super) fn account(&self, account: &str, now: u64) -> Option<Account> {
+        let SharedAccount { shares, usage } = *self.accounts.get(account)?;
         let used = usage.until(Millis::new(now), HALF_LIFE);
-        Some(Account { name: user.into(), shares, used, quota: None, member: None })
+        Some(Account { name: account.into(), shares, used, quota: None, member: None })
     }
 }
 
@@ -54,13 +54,13 @@ impl SimulationRun<'_> {
     /// Counts a placement that is taken.
     pub(super) fn charge(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
-        self.usage.take(&self.setup.jobs[task].user, slices, self.now);
+        self.usage.take(self.setup.jobs[task].account(), slices, self.now);
     }
 
     /// Counts a placement that ends.
     pub(super) fn refund(&mut self, task: usize, spot: &TaskPlacement) {
         let slices = self.held(spot);
-        self.usage.take(&self.setup.jobs[task].user, -slices, self.now);
+        self.usage.take(self.setup.jobs[task].account(), -slices, self.now);
     }
 
     /// Returns a placement's compute slices, by its part of them.

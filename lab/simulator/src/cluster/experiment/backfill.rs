@@ -165,11 +165,13 @@ fn job(name: &str, user: &str, submit_ms: u64, gib: u64, lasts_s: f64) -> Simula
     SimulatedJob {
         name: name.to_owned(),
         user: user.to_owned(),
+        account: None,
         shares: 1,
         submit_ms,
         class: JobClass::Offline,
         priority: 5,
         deadline_ms: None,
+        limit_ms: None,
         times: [("a100-40gb".to_owned(), times)].into(),
         requested: memory,
         memory_at_start: memory,

@@ -170,11 +170,13 @@ fn jobs_of(case: &Case, movable: bool, seed: u64) -> Vec<SimulatedJob> {
             jobs.push(SimulatedJob {
                 name: demand.user.to_owned(),
                 user: demand.user.to_owned(),
+                account: None,
                 shares: demand.shares,
                 submit_ms: rng.below(10_000),
                 class: JobClass::Offline,
                 priority: 5,
                 deadline_ms: None,
+                limit_ms: None,
                 times: [("a100-40gb".to_owned(), [(1, lasts_ms)].into())].into(),
                 requested: memory,
                 memory_at_start: memory,

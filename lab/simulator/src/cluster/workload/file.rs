@@ -27,6 +27,12 @@ pub struct WorkloadRow {
     /// The user in the reckoning of fair share; if none, one user has all jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The account in that reckoning; if none, the user counts as an account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The account's shares; 1 if missing. The first job of an account decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<u32>,
     /// `online` or `offline`.
     #[serde(default)]
     pub class: JobClass,
@@ -36,6 +42,9 @@ pub struct WorkloadRow {
     /// When the job should have ended, after the start of the workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_s: Option<f64>,
+    /// How long it may run from a start on: then it ends, whatever is left of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_s: Option<f64>,
     /// Time alone, by GPU model (`*`: any) and compute slices.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times_s: BTreeMap<String, BTreeMap<u8, f64>>,
@@ -166,9 +175,12 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
             name: job.name.clone(),
             submit_s: seconds(job.submit_ms),
             user: Some(job.user.clone()),
+            account: job.account.clone(),
+            shares: (job.shares != 1).then_some(job.shares),
             class: job.class,
             priority: Some(job.priority),
             deadline_s: job.deadline_ms.map(seconds),
+            time_limit_s: job.limit_ms.map(seconds),
             times_s: times.collect(),
             memory_mib: mib(job.requested),
             memory_start_mib: grows.then(|| job.memory_at_start.mib()),
@@ -219,6 +231,18 @@ mod tests {
         let none =
             read("w.jsonl", "{\"submit_s\": 1, \"duration_s\": 9, \"nodes\": 0}").unwrap_err();
         assert!(none.what.contains("at least one node"), "{none}");
+    }
+
+    #[test]
+    fn time_limits_and_accounts_are_read_and_written() {
+        let text = "{\"submit_s\": 0, \"duration_s\": 9, \"time_limit_s\": 60, \"account\": \"lab\", \"shares\": 3}\n";
+        let jobs = read("w.jsonl", text).unwrap().jobs;
+
+        assert_eq!((jobs[0].limit_ms, jobs[0].account(), jobs[0].shares), (Some(60_000), "lab", 3));
+        assert_eq!(read("w.jsonl", &write(&jobs)).unwrap().jobs, jobs);
+        let csv = "submit_s,duration_s,time_limit_s,user,account,shares\n0,5,7,ada,,2\n";
+        let csv = read("w.csv", csv).unwrap().jobs;
+        assert_eq!((csv[0].limit_ms, csv[0].account(), csv[0].shares), (Some(7_000), "ada", 2));
     }
 
     #[test]

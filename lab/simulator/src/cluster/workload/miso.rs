@@ -73,11 +73,13 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
     Some(SimulatedJob {
         name: model.to_owned(),
         user: "miso".to_owned(),
+        account: None,
         shares: 1,
         submit_ms: 0,
         class: JobClass::Offline,
         priority: 5,
         deadline_ms: None,
+        limit_ms: None,
         times: BTreeMap::from([(MODEL.to_owned(), times)]),
         requested,
         memory_at_start: requested,

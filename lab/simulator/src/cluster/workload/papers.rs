@@ -54,11 +54,13 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> SimulatedJob {
     SimulatedJob {
         name: name.to_owned(),
         user: "paper".to_owned(),
+        account: None,
         shares: 1,
         submit_ms: 0,
         class: JobClass::Offline,
         priority: 5,
         deadline_ms: None,
+        limit_ms: None,
         times: BTreeMap::from([("*".to_owned(), times.iter().copied().collect::<SliceTimes>())]),
         requested: memory,
         memory_at_start: memory,

@@ -59,11 +59,13 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, RowProblem> {
     Ok(SimulatedJob {
         name: row.name.clone(),
         user: row.user.clone().unwrap_or_else(|| "user".to_owned()),
-        shares: 1,
+        account: row.account.clone(),
+        shares: row.shares.unwrap_or(1).max(1),
         submit_ms: ms(row.submit_s),
         class: row.class,
         priority,
         deadline_ms: row.deadline_s.map(ms),
+        limit_ms: row.time_limit_s.map(|limit| ms(limit).max(1)),
         times,
         requested: Bytes::from_mib(requested),
         memory_at_start: Bytes::from_mib(start),
@@ -85,6 +87,7 @@ fn check_numbers(row: &WorkloadRow) -> Result<(), RowProblem> {
         ("submit_s", Some(row.submit_s)),
         ("duration_s", row.duration_s),
         ("deadline_s", row.deadline_s),
+        ("time_limit_s", row.time_limit_s),
         ("start_up_s", row.start_up_s),
         ("restore_s", row.restore_s),
     ] {
