@@ -241,6 +241,12 @@ fn pairs_run_in_all_forms(rows: &BTreeMap<String, Value>) {
             let row = &rows[&format!("{scene}: {form}, intercepted")];
             assert_eq!((&row["unhooked"], &row["sessions"]), (&json!([0, 0]), &json!([1, 1])));
         }
+        let [alternating, over_mps] =
+            ["Tessera", "Tessera over MPS"].map(|form| &rows[&format!("{scene}: {form}")]);
+        // The switch is the one that part 6 measures on the stand-in.
+        assert_eq!(alternating["rules"], json!({ "switch_us": 150 }), "{alternating}");
+        assert_eq!(over_mps["rules"], json!({ "over_mps": true }), "{over_mps}");
+        assert_eq!(alternating["queue"]["low"]["colocated"], 0, "{alternating}");
     }
 }
 

@@ -8,6 +8,7 @@ kernels and gaps.
 import contextlib
 import json
 import math
+import os
 
 from .mps import daemon
 from .part import Part, Skip, spread
@@ -66,7 +67,7 @@ def proxy(name, alone, busy, launches, gaps):
 # Counters of the queue that a row has.
 COUNTED = (
     "launches", "measuring_launches", "samples", "drifts", "gaps_seen", "gaps_filled", "early_stops", "grants",
-    "filled_kernels", "aged", "probes",
+    "filled_kernels", "colocated", "aged", "probes",
 )
 
 
@@ -149,9 +150,20 @@ def counted(report):
     return facts
 
 
+def switch_cost(part):
+    """Returns what part 6 measured of a context switch, in microseconds; None if it has no such figure."""
+    try:
+        with open(os.path.join(part.out, "6-switches.json")) as file:
+            rows = json.load(file)["rows"]
+    except (OSError, ValueError):
+        return None
+    medians = [row.get("change_us", {}).get("p50") for row in rows if row["name"] == "turns of two processes"]
+    return next((round(median) for median in medians if median is not None), None)
+
+
 def scene(part, name, high, low, measured, iterations, seconds):
     """One scene in all forms. Of programs that last, `seconds` is the least time of a run."""
-    over_mps = isinstance(high, Work)
+    plays_over_mps = isinstance(high, Work)
     alone = None
     tasks = high.tasks(iterations)
     with part.guarded(name + ": alone"):
@@ -165,8 +177,8 @@ def scene(part, name, high, low, measured, iterations, seconds):
     with part.guarded(name + ": default sharing"):
         part.measured(name + ": default sharing", **figures(*play(high, low, tasks, {}, {}, False), alone))
 
-    def tessera(title, variables, switch_us):
-        with Queue(part.machine, switch_us) as queue:
+    def tessera(title, variables, **rules):
+        with Queue(part.machine, **rules) as queue:
             priming = {}
             for which, program, priority in (("high", measured, 0), ("low", low, 9)):
                 # It stays admitted: a slice without attempts forgets what it learned.
@@ -189,7 +201,7 @@ def scene(part, name, high, low, measured, iterations, seconds):
         }
         # The low one's role is that after the high one left.
         shims = {"high": counted(reports[0]), "low, alone at the end": counted(reports[1])}
-        part.measured(title, queue=queued, shims=shims, priming=priming, **figures(*reports, alone))
+        part.measured(title, rules=rules, queue=queued, shims=shims, priming=priming, **figures(*reports, alone))
         # What both launched after their sessions began was reported to the queue, or passed as free.
         part.check(title + ", intercepted", all(
             report["after"] is not None and report["after"]["unhooked"] == 0 and tally["sessions"] > 0
@@ -198,14 +210,14 @@ def scene(part, name, high, low, measured, iterations, seconds):
             sessions=[tally["sessions"] for tally in tallies.values()])
 
     with part.guarded(name + ": Tessera"):
-        tessera(name + ": Tessera", {}, 100)
+        tessera(name + ": Tessera", {}, switch_us=switch_cost(part))
     with part.guarded(name + ": MPS"), daemon(part.machine) as variables:
         part.measured(name + ": MPS", **figures(*play(high, low, tasks, variables, variables, False), alone))
     # Of networks this would take minutes more. A client that vanishes may break its server for those after it, so that
     # each row has its own daemon.
-    if over_mps:
+    if plays_over_mps:
         with part.guarded(name + ": Tessera over MPS"), daemon(part.machine) as variables:
-            tessera(name + ": Tessera over MPS", variables, 0)
+            tessera(name + ": Tessera over MPS", variables, over_mps=True)
 
 
 def main():

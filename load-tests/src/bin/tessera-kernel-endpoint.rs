@@ -48,9 +48,12 @@ struct Arguments {
     /// UUID of the GPU or MIG device, as the driver names it: GPU-… or MIG-…
     #[arg(long)]
     slice: SliceId,
-    /// Cost of a context switch on the device, in microseconds; 0 below an MPS server.
-    #[arg(long, default_value_t = 150)]
-    switch_us: u64,
+    /// Cost of a context switch on the device, in microseconds; by default as in the agent's rules.
+    #[arg(long, conflicts_with = "over_mps")]
+    switch_us: Option<u64>,
+    /// Use the agent's rules over an MPS server: no context switches, and kernels that fit together run at once.
+    #[arg(long)]
+    over_mps: bool,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +72,18 @@ struct AdmitOrder {
     /// The program's other variables: its library paths are extended.
     #[serde(default)]
     environment: BTreeMap<String, String>,
+}
+
+impl Arguments {
+    /// Returns the rules that an agent has with and without `kernel_over_mps`.
+    fn rules(&self) -> QueueRules {
+        let rules = QueueRules::default();
+        match self.switch_us {
+            _ if self.over_mps => rules.over_mps(),
+            Some(cost) => QueueRules { switch: Nanos::from_micros(cost), ..rules },
+            None => rules,
+        }
+    }
 }
 
 /// A queue that executes orders.
@@ -101,10 +116,7 @@ impl Server {
             .with_context(|| format!("no shim at {}", arguments.shim.display()))?;
         let settings = KernelSettings {
             shim,
-            rules: QueueRules {
-                switch: Nanos::from_micros(arguments.switch_us),
-                ..QueueRules::default()
-            },
+            rules: arguments.rules(),
             data: arguments.folder.join("data"),
             gates: arguments.folder.join("gates"),
         };
