@@ -108,7 +108,10 @@ fn why(refusal: SharingRefusal, host: JobId) -> String {
         SharingRefusal::Memory => "the slice has too little memory for both".to_owned(),
         SharingRefusal::NotOffered => "the node can't share slices in this way".to_owned(),
         SharingRefusal::NotMeasured(member) => {
-            format!("how busy the task of {} is was never measured", name(member))
+            format!(
+                "how busy the task of {} is was never measured; one run of it with --share kernel measures that",
+                name(member)
+            )
         }
         SharingRefusal::Bandwidth => "both may be bound by memory bandwidth (rule 1)".to_owned(),
         SharingRefusal::NotPredicted => "no trusted model predicts their speeds".to_owned(),

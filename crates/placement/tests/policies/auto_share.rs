@@ -159,8 +159,16 @@ fn each_rule_that_refuses_a_pair_is_named_with_its_figures() {
         ..sure(2)
     };
     for (known, queue, words) in [
-        (sure(2), two(None, 400), "how busy the task of job 1 is was never measured"),
-        (sure(2), two(400, None), "how busy the task of this job is was never measured"),
+        (
+            sure(2),
+            two(None, 400),
+            "how busy the task of job 1 is was never measured; one run of it with --share kernel",
+        ),
+        (
+            sure(2),
+            two(400, None),
+            "the task of this job is was never measured; one run of it with --share kernel",
+        ),
         (sure(2), two(500, 900), "both may be bound by memory bandwidth (rule 1)"),
         (Known::default(), two(400, 400), "no trusted model predicts their speeds"),
         (
