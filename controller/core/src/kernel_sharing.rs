@@ -99,7 +99,7 @@ mod tests {
         };
         assert_eq!(told(&cluster), [Some((true, None)), Some((true, None)), None]);
 
-        let lengths = KernelLengths { half_us: 200_000, gap_us: 8_000 };
+        let lengths = KernelLengths { half_us: 200_000, gap_us: 8_000, ..KernelLengths::UNKNOWN };
         let load = |busy| TaskLoad { busy, lengths };
         cluster.record_task_load(vec![
             ("task1".to_owned(), load(312)),

@@ -83,8 +83,25 @@ fn load_of(profile: &TaskProfile) -> Option<TaskLoad> {
     let lengths = profile.lengths().map_or(KernelLengths::UNKNOWN, |(half, gap)| KernelLengths {
         half_us: micros(half),
         gap_us: micros(gap).saturating_add(1),
+        typical_gap_us: typical_gap(profile).map_or(u32::MAX, micros),
     });
     Some(TaskLoad { busy, lengths })
+}
+
+/// Returns how long the gap around a moment of the task's idle time is on average. Long gaps count by their lengths, and
+/// the longest twentieth after each kernel counts as shorter, since a pause of the host may be among them.
+fn typical_gap(profile: &TaskProfile) -> Option<Nanos> {
+    let (mut idle, mut weighted) = (0_u128, 0_u128);
+    for pair in profile.pairs.pairs().filter(|pair| pair.before.is_none()) {
+        let Some(gaps) = profile.pairs.trusted(None, pair.kernel) else { continue };
+        for risk in (50..1_000).step_by(100) {
+            let Some(gap) = gaps.reached(Nanos::ZERO, risk) else { continue };
+            let (gap, often) = (u128::from(gap.get()), u128::from(gaps.held()));
+            idle += gap * often;
+            weighted += gap * gap * often;
+        }
+    }
+    Some(Nanos::new(clamped(weighted.checked_div(idle)?)))
 }
 
 const ADD_REPORT: &str = "add to a kernel profile";

@@ -264,7 +264,7 @@ fn services_share_multiprocessors_where_they_are_served_well_enough() {
 }
 
 #[test]
-fn offline_jobs_fill_the_gaps_of_services_and_all_is_done_sooner() {
+fn offline_jobs_fill_no_gaps_of_services_while_these_count_as_short_as_those_of_networks() {
     let apart = Tessera { filled: f64::INFINITY, ..Tessera::default() };
     let (mut sum, mut sum_apart, mut pairs) = (0, 0, 0);
     for seed in 1..4 {
@@ -278,8 +278,8 @@ fn offline_jobs_fill_the_gaps_of_services_and_all_is_done_sooner() {
         sum_apart += total(&apart);
         pairs += watched.pairs.into_inner().unwrap().len();
     }
-    assert!(pairs > 50, "{pairs} pairs");
-    assert!(sum * 100 < sum_apart * 97, "{sum} ms with company, {sum_apart} without");
+    // Fillers would use 17 % of the idle time, which raises the throughput of no slice by the required 30 %.
+    assert_eq!((pairs, sum), (0, sum_apart));
 }
 
 #[test]
@@ -307,9 +307,9 @@ fn the_queue_keeps_a_service_from_what_default_sharing_costs_it() {
         ends(KernelSharingModel::Slices),
     );
     for queued in [&modelled, &queue] {
-        // As if alone, and half of the other's work done meanwhile.
+        // As if alone, and a tenth of the other's work done meanwhile: gaps count as short as those of networks.
         assert!((1_000_000..1_050_000).contains(&queued[0]), "{queued:?}");
-        assert!(queued[1] < 1_650_000, "{queued:?}");
+        assert!(queued[1] < 1_950_000, "{queued:?}");
     }
     assert!(slices[0] > 1_300_000, "{slices:?}");
 }

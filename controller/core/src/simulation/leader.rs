@@ -64,7 +64,8 @@ fn cluster(policy: &str, epoch: u64, snapshot: StoreSnapshot, now: Millis) -> Cl
     let terms = LeaseTerms::from_length(LEASE).unwrap();
     let mut cluster = ClusterState::new(epoch, controller, terms, policy_of(policy), snapshot, now);
     let measured = ["ada", "bob"].map(|user| {
-        let load = TaskLoad { busy: 300, lengths: KernelLengths::UNKNOWN };
+        let lengths = KernelLengths { typical_gap_us: 12_000, ..KernelLengths::UNKNOWN };
+        let load = TaskLoad { busy: 300, lengths };
         (format!("{user}: {LIGHT_TASK}"), load)
     });
     cluster.record_task_load(measured.into());

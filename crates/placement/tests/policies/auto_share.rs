@@ -10,8 +10,8 @@ use tessera_model::{Bytes, JobId, Millis};
 use tessera_placement::record::{RoundInput, RoundRecorder, RoundReplay};
 use tessera_placement::{
     Account, ClusterView, Decision, GpuView, InstanceState, JobFacts, JobPlacement, JobTable,
-    KernelSharer, Knowledge, MpsClient, Predictor, QueuedJob, RunTime, SharingRequest, SpeedBasis,
-    SpeedRange, Tenancy, by_name, decide_round,
+    KernelLengths, KernelSharer, Knowledge, MpsClient, Predictor, QueuedJob, RunTime,
+    SharingRequest, SpeedBasis, SpeedRange, Tenancy, by_name, decide_round,
 };
 
 use crate::build::{cluster, gib, queue, short, taken, unpartitioned, why};
@@ -68,7 +68,9 @@ fn sure(jobs: u64) -> Known {
 
 fn auto(job: QueuedJob, priority: u8, busy: impl Into<Option<u16>>) -> QueuedJob {
     let priority = Priority::try_from(priority).unwrap();
-    let known = KernelSharer::new(priority, false, busy.into());
+    // Its gaps are long enough to be filled for the most part.
+    let lengths = KernelLengths { typical_gap_us: 12_000, ..KernelLengths::UNKNOWN };
+    let known = KernelSharer { lengths, ..KernelSharer::new(priority, false, busy.into()) };
     QueuedJob { auto: Some(known), queue_rank: priority.into(), ..job }
 }
 
@@ -207,6 +209,16 @@ fn under_kernel_level_sharing_the_job_of_better_priority_holds_and_the_other_fil
 
     let share = |number| place_of(&decided, number).unwrap().share.unwrap();
     assert!(share(1).is_kernel() && share(2).is_kernel());
+    // Next to gaps as short as those of networks, only a job that is hardly busy joins.
+    let short = |mut job: QueuedJob| {
+        job.auto.as_mut().unwrap().lengths = KernelLengths::UNKNOWN;
+        job
+    };
+    for (busy, joins) in [(1_000, false), (300, false), (100, true)] {
+        let jobs = [short(auto(one.clone(), 0, 100)), short(auto(other.clone(), 7, busy))];
+        let decided = decide(&cluster, &Known::default(), &jobs);
+        assert_eq!(place_of(&decided, 2).is_some(), joins, "{busy}");
+    }
     // Always busy jobs of equal priority gain nothing from sharing.
     let equal = [auto(one, 5, 1_000), auto(other, 5, 1_000)];
     let decided = decide(&cluster, &Known::default(), &equal);

@@ -106,7 +106,10 @@ fn kernel_sharing(number: u64, sharer: KernelSharer) -> QueuedJob {
 }
 
 fn kernel_sharer(priority: u8, online: bool, busy: impl Into<Option<u16>>) -> KernelSharer {
-    KernelSharer::new(Priority::try_from(priority).unwrap(), online, busy.into())
+    // Its gaps are long enough to be filled for the most part.
+    let lengths = KernelLengths { typical_gap_us: 12_000, ..KernelLengths::UNKNOWN };
+    let priority = Priority::try_from(priority).unwrap();
+    KernelSharer { lengths, ..KernelSharer::new(priority, online, busy.into()) }
 }
 
 #[test]
@@ -174,11 +177,11 @@ fn a_job_that_would_slow_a_service_gets_the_slow_down_and_the_remedy_explained()
 #[test]
 fn a_job_whose_kernels_fit_into_no_gap_is_refused_the_slice_and_told_why() {
     let holder = KernelSharer {
-        lengths: KernelLengths { half_us: 2_000, gap_us: 8_250 },
+        lengths: KernelLengths { half_us: 2_000, gap_us: 8_250, ..KernelLengths::UNKNOWN },
         ..kernel_sharer(0, true, 300)
     };
     let filler = KernelSharer {
-        lengths: KernelLengths { half_us: 200_000, gap_us: 100 },
+        lengths: KernelLengths { half_us: 200_000, gap_us: 100, ..KernelLengths::UNKNOWN },
         ..kernel_sharer(5, false, 900)
     };
 
