@@ -17,7 +17,7 @@ use crate::{names, resources};
 
 /// Most kernels of one process: as many as the profile of a task holds.
 pub const KERNELS_MAX: usize = limits::KERNELS_MAX as usize;
-/// How many of them may be shapes of their own.
+/// How many of them may be single shapes.
 const SHAPES_MAX: usize = limits::SHAPES_MAX as usize;
 
 /// The number of all further kernels, and of kernels without a name.

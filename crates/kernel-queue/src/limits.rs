@@ -18,7 +18,7 @@ pub const TASKS_MAX: usize = SESSIONS_MAX;
 /// Maximum number of kernels of one task. Training loops of large models have some hundreds.
 pub const KERNELS_MAX: u16 = 5_120;
 
-/// How many of them may be shapes of their own. Programs whose inputs have all lengths make more. The other places are for
+/// How many of them may be single shapes. Programs whose inputs have all lengths make more. The other places are for
 /// classes of shapes ([`KernelId::class`](crate::KernelId::class)): a function has one for each power of two.
 pub const SHAPES_MAX: u16 = 4_096;
 

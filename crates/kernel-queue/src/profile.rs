@@ -92,7 +92,7 @@ impl TaskProfile {
         }
     }
 
-    /// Returns the index of a kernel, or of its class if it has none of its own.
+    /// Returns the index of a kernel, or that of its class if it has no index itself.
     pub fn resolve(&self, id: &KernelId) -> Option<KernelIndex> {
         self.index(id).or_else(|| {
             let is_full = self.kernels.len() >= usize::from(SHAPES_MAX);

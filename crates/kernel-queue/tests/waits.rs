@@ -497,7 +497,7 @@ fn a_kernel_that_fits_no_gap_ages_although_other_threads_of_its_program_use_ever
 }
 
 /// Simulates a holder that never pauses next to fillers with unknown kernels of this time, which report the ends of their
-/// kernels or don't. Returns for how long holders had company, and when each kernel went by age.
+/// kernels or don't. Returns for how long others ran next to the holder, and when each kernel went by age.
 fn unknown_kernels(
     took: Nanos,
     fillers: u64,

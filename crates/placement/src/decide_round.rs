@@ -120,7 +120,7 @@ pub(crate) fn with_starts<'c>(
         let available = gpu.view.available && !is_closed;
         GpuView { available, instances: gpu.instances, ..gpu.view.clone() }
     });
-    Cow::Owned(cluster.with_gpus(gpus.collect()))
+    Cow::Owned(ClusterView::new(gpus.collect(), cluster.power_cap))
 }
 
 fn decide_ordered<'q>(

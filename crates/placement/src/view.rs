@@ -30,9 +30,6 @@ pub struct ClusterView {
     pub gpus: Vec<GpuView>,
     /// The most power that they may draw together, if that is limited.
     pub power_cap: Option<PowerCap>,
-    /// For each GPU, a number of the jobs' restrictions that allow it. GPUs with different numbers are of different kinds.
-    /// Empty without restrictions, and outside of rounds ([`Self::with_parts`]).
-    parts: Vec<u32>,
 }
 
 impl From<Vec<GpuView>> for ClusterView {
@@ -62,7 +59,7 @@ impl ClusterView {
 
     /// Returns a cluster of GPUs in their order.
     pub const fn new(gpus: Vec<GpuView>, power_cap: Option<PowerCap>) -> Self {
-        Self { gpus, power_cap, parts: Vec::new() }
+        Self { gpus, power_cap }
     }
 
     /// Returns the same cluster, in which GPUs are of different kinds if one of the filters allows only some of them. So a
@@ -76,23 +73,17 @@ impl ClusterView {
         // Numbered by what they are, so that the order in which the cluster lists its GPUs doesn't matter.
         let distinct: BTreeSet<&Vec<bool>> = allowed.iter().collect();
         let numbers: BTreeMap<&Vec<bool>, u32> = distinct.into_iter().zip(0..).collect();
-        let parts = allowed.iter().map(|allowed| numbers[allowed]).collect();
-        Self { parts, ..self.clone() }
-    }
-
-    /// Returns the same cluster with other states of its GPUs, in the same order.
-    pub(crate) fn with_gpus(&self, gpus: Vec<GpuView>) -> Self {
-        Self { gpus, power_cap: self.power_cap, parts: self.parts.clone() }
+        let mut divided = self.clone();
+        for (gpu, allowed) in divided.gpus.iter_mut().zip(&allowed) {
+            // From 1 on: 0 is a GPU of which no restriction was read.
+            gpu.part = numbers[allowed] + 1;
+        }
+        divided
     }
 
     /// Returns whether its kinds differ by jobs' restrictions, too.
-    pub(crate) const fn has_parts(&self) -> bool {
-        !self.parts.is_empty()
-    }
-
-    /// Returns the number of the restrictions that allow a GPU, by its place in the view.
-    pub(crate) fn part_of(&self, gpu: usize) -> u32 {
-        self.parts.get(gpu).copied().unwrap_or(0)
+    pub(crate) fn has_parts(&self) -> bool {
+        self.gpus.first().is_some_and(|gpu| gpu.part > 0)
     }
 
     /// Returns the kinds of GPUs in the order in which they appear. So predictions for thousands of
@@ -101,7 +92,7 @@ impl ClusterView {
         let mut kinds = GpuKinds::default();
         for (at, gpu) in self.gpus.iter().enumerate() {
             let alike = |first: &usize| {
-                self.part_of(*first) == self.part_of(at) && self.gpus[*first].is_same_kind(gpu)
+                self.gpus[*first].part == gpu.part && self.gpus[*first].is_same_kind(gpu)
             };
             let kind = kinds.first.iter().position(alike).unwrap_or_else(|| {
                 kinds.first.push(at);
@@ -149,6 +140,10 @@ pub struct GpuView {
     pub instances: Vec<InstanceView>,
     /// Administrative overrides.
     pub operator: AdminOverride,
+    /// The number of the jobs' restrictions that allow it: GPUs with different numbers are of different kinds. It is 0
+    /// outside of rounds with restrictions ([`ClusterView::with_parts`]).
+    #[serde(skip)]
+    pub part: u32,
 }
 
 /// Administrative overrides of a GPU, with the sentences for explanations.

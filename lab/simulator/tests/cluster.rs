@@ -314,6 +314,27 @@ fn policies_that_know_no_run_times_plan_with_time_limits() {
 }
 
 #[test]
+fn a_job_that_names_a_model_runs_on_no_other_one_also_if_it_can_be_moved() {
+    let row = |more: &str| {
+        format!(
+            "{{\"submit_s\": 0, \"times_s\": {{\"a100-40gb\": {{\"7\": 10}}, \"a30-24gb\": {{\"4\": 40}}}}{more}}}\n"
+        )
+    };
+    let ends = |more: &str, cluster: &str| {
+        let jobs = file::read("w.jsonl", &row(more)).unwrap().jobs;
+        let done = simulated(&jobs, cluster, "tessera", free())?;
+        Ok::<u64, SimulationError>(done.jobs[0].end_ms)
+    };
+    let both = "a30-24gb,a100-40gb";
+
+    assert_eq!(ends("", both), Ok(10_000));
+    assert_eq!(ends(", \"only_model\": \"a30\"", both), Ok(40_000));
+    assert_eq!(ends(", \"only_model\": \"a30\", \"restore_s\": 1", both), Ok(40_000));
+    let refused = ends(", \"only_model\": \"a30\"", "a100-40gb").unwrap_err().to_string();
+    assert!(refused.contains("a GPU of model a30 only; name such a GPU in --cluster"), "{refused}");
+}
+
+#[test]
 fn users_of_one_account_share_its_part() {
     // Bob and Cy are one account, so that Ada gets every second slice of time, and not every third.
     let row = |user: &str, account: &str| {

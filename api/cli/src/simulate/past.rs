@@ -255,6 +255,7 @@ fn job(
         priority: past.priority,
         deadline_ms: past.deadline.map(|deadline| between(period.since, deadline)),
         limit_ms: past.time_limit_secs.map(|limit| limit.saturating_mul(1_000).max(1)),
+        place: None,
         times,
         requested,
         memory_at_start: used,

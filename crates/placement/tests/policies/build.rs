@@ -61,6 +61,7 @@ pub fn gpu(key: &str, standing: &[Standing<'_>]) -> GpuView {
         changing: false,
         instances,
         operator: AdminOverride::default(),
+        part: 0,
     }
 }
 

@@ -97,7 +97,8 @@ pub struct SimulationRun<'s> {
     usage: usage::AccountUsage,
     /// What was learned from ended jobs, if policies have no other knowledge.
     learned: Empirical,
-    /// Whether the workload has gangs: then each round reads the whole cluster.
+    /// Whether the workload has gangs, or jobs that are restricted to some GPUs: then each round reads the whole
+    /// cluster, as in a controller.
     gangs: bool,
     record: RunRecord,
 }
@@ -192,7 +193,7 @@ impl<'s> SimulationRun<'s> {
             running: 0,
             usage: usage::AccountUsage::of(setup.jobs),
             learned: Empirical::default(),
-            gangs: setup.jobs.iter().any(|job| job.gang.is_some()),
+            gangs: setup.jobs.iter().any(|job| job.gang.is_some() || job.place.is_some()),
             record: RunRecord::default(),
         };
         for (index, job) in setup.jobs.iter().enumerate() {
@@ -312,7 +313,7 @@ impl<'s> SimulationRun<'s> {
             online: job.class == JobClass::Online,
             submitted: Millis::new(job.submit_ms),
             gang: gangs::member(job, index),
-            place: None,
+            place: job.place.clone(),
         }
     }
 

@@ -123,6 +123,7 @@ impl GpuFleet {
                 changing: false,
                 instances: Vec::new(),
                 operator: AdminOverride::default(),
+                part: 0,
             });
         }
         Ok(Self { keys, view: gpus.into() })

@@ -1,8 +1,10 @@
 //! Simulated jobs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tessera_model::place::PlaceFilter;
 use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
@@ -46,6 +48,8 @@ pub struct SimulatedJob {
     pub deadline_ms: Option<u64>,
     /// How long it may run in one placement, in milliseconds: then it ends, whatever is left of it.
     pub limit_ms: Option<u64>,
+    /// The only nodes and models of GPUs on which it may run; `None` for all.
+    pub place: Option<Arc<PlaceFilter>>,
     /// Time alone, start-up left out, by GPU model (catalogue key); under `*` for every model
     /// that isn't named.
     pub times: BTreeMap<String, SliceTimes>,
@@ -156,6 +160,7 @@ pub(crate) mod tests {
             priority: 5,
             deadline_ms: None,
             limit_ms: None,
+            place: None,
             times: BTreeMap::from([(
                 "*".to_owned(),
                 BTreeMap::from([(1, 50_000), (2, 30_000), (4, 16_000), (7, 10_000)]),

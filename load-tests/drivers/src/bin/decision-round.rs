@@ -282,6 +282,7 @@ fn cluster(
                     random,
                 )?,
                 operator: AdminOverride::default(),
+                part: 0,
             });
         }
     }

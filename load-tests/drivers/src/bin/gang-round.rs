@@ -119,6 +119,7 @@ fn cluster(scale: u32, mig: &Arc<MigView>, random: &mut StdRng) -> Result<Cluste
                 changing: false,
                 instances: if taken { vec![instance] } else { Vec::new() },
                 operator: AdminOverride::default(),
+                part: 0,
             });
         }
     }

@@ -201,6 +201,7 @@ fn run_simulated(
             priority: 5,
             deadline_ms: None,
             limit_ms: None,
+            place: None,
             // A program that sleeps is as fast on every slice.
             times: BTreeMap::from([("*".to_owned(), BTreeMap::from([(1, job.runs_ms)]))]),
             requested: Bytes::new(job.gib << 30),

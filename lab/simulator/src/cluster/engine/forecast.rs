@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tessera_model::mig::Profile;
 use tessera_model::number::clamped;
+use tessera_model::place::PlaceFilter;
 use tessera_model::share::SmPercent;
 use tessera_model::spec::Priority;
 use tessera_model::{JobId, Millis};
@@ -197,6 +198,10 @@ impl JobTable for RunPredictions<'_, '_> {
         let before = task.received.get(model).copied().unwrap_or(0);
         let here = task.spot.filter(|spot| self.run.gpu_states[spot.gpu].key == model);
         Millis::new(before + here.map_or(0, |spot| self.run.now - spot.since))
+    }
+
+    fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
+        self.run.setup.jobs.get(index(job))?.place.clone()
     }
 
     /// A user whose jobs name no account counts as one; its shares are those of its jobs.

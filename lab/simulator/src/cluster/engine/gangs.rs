@@ -32,6 +32,18 @@ impl Policy for WithoutMembers<'_> {
         self.policy.name()
     }
 
+    fn moves(&self) -> bool {
+        self.policy.moves()
+    }
+
+    fn shares_fairly(&self) -> bool {
+        self.policy.shares_fairly()
+    }
+
+    fn honours_places(&self) -> bool {
+        self.policy.honours_places()
+    }
+
     fn slice_manner(&self) -> SliceManner {
         self.policy.slice_manner()
     }
@@ -94,7 +106,7 @@ impl SimulationRun<'_> {
         }
     }
 
-    /// Decides one round of a workload with gangs.
+    /// Decides one round of a workload with gangs or restricted jobs.
     pub(super) fn decide_with_gangs(&self) -> Vec<Decision> {
         let policy = self.setup.policy;
         let waiting = self.queue.iter().take(LOOK_AT_MAX);

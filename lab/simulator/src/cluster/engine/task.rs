@@ -137,7 +137,16 @@ impl SimulationRun<'_> {
             );
             return Err(no_place(why));
         }
-        let fits = kinds.iter().any(|(model, gpu)| {
+        let allowed = |gpu: &GpuView| {
+            job.place.as_ref().is_none_or(|place| place.allows(&gpu.node, &gpu.model))
+        };
+        if let Some(place) =
+            job.place.as_ref().filter(|_| !kinds.iter().any(|(_, gpu)| allowed(gpu)))
+        {
+            let why = format!("it may use {} only; name such a GPU in --cluster", place.text());
+            return Err(no_place(why));
+        }
+        let fits = kinds.iter().filter(|(_, gpu)| allowed(gpu)).any(|(model, gpu)| {
             let mig = gpu.mig.as_deref();
             mig.is_some_and(|mig| {
                 mig.plain()

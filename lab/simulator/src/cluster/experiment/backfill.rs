@@ -172,6 +172,7 @@ fn job(name: &str, user: &str, submit_ms: u64, gib: u64, lasts_s: f64) -> Simula
         priority: 5,
         deadline_ms: None,
         limit_ms: None,
+        place: None,
         times: [("a100-40gb".to_owned(), times)].into(),
         requested: memory,
         memory_at_start: memory,

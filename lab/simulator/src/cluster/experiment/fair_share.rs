@@ -177,6 +177,7 @@ fn jobs_of(case: &Case, movable: bool, seed: u64) -> Vec<SimulatedJob> {
                 priority: 5,
                 deadline_ms: None,
                 limit_ms: None,
+                place: None,
                 times: [("a100-40gb".to_owned(), [(1, lasts_ms)].into())].into(),
                 requested: memory,
                 memory_at_start: memory,

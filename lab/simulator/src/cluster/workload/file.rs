@@ -45,6 +45,9 @@ pub struct WorkloadRow {
     /// How long it may run from a start on: then it ends, whatever is left of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_s: Option<f64>,
+    /// The only model of GPU that it may use, as users write it (`a100`, `h100`); if none, it may use all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_model: Option<String>,
     /// Time alone, by GPU model (`*`: any) and compute slices.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub times_s: BTreeMap<String, BTreeMap<u8, f64>>,
@@ -181,6 +184,7 @@ pub fn write(jobs: &[SimulatedJob]) -> String {
             priority: Some(job.priority),
             deadline_s: job.deadline_ms.map(seconds),
             time_limit_s: job.limit_ms.map(seconds),
+            only_model: job.place.as_ref().and_then(|place| place.model.clone()),
             times_s: times.collect(),
             memory_mib: mib(job.requested),
             memory_start_mib: grows.then(|| job.memory_at_start.mib()),

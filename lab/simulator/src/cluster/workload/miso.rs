@@ -80,6 +80,7 @@ pub fn job(model: &str, iterations: u64) -> Option<SimulatedJob> {
         priority: 5,
         deadline_ms: None,
         limit_ms: None,
+        place: None,
         times: BTreeMap::from([(MODEL.to_owned(), times)]),
         requested,
         memory_at_start: requested,

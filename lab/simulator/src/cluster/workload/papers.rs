@@ -61,6 +61,7 @@ pub fn plain(name: &str, memory_mib: u64, times: &[(u8, u64)]) -> SimulatedJob {
         priority: 5,
         deadline_ms: None,
         limit_ms: None,
+        place: None,
         times: BTreeMap::from([("*".to_owned(), times.iter().copied().collect::<SliceTimes>())]),
         requested: memory,
         memory_at_start: memory,

@@ -56,7 +56,7 @@ impl<'c> StayRound<'c> {
             // Restrictions of other jobs don't change which of equal GPUs suits this one best.
             let mut best: Option<((Rank, u32, usize), PlaceNow<'c>)> = None;
             for option in equal {
-                let part = self.kinds[option.kind].part_number;
+                let part = self.kinds[option.kind].view.part;
                 let market = self.refreshed(option);
                 let Some((rank, gpu)) = market.order.first().copied() else { continue };
                 let Some(offer) = market.offers.get(&gpu).map(Rc::clone) else { continue };

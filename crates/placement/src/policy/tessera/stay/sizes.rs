@@ -33,8 +33,6 @@ const SMS: u16 = 100;
 pub(super) struct GpuKind<'c> {
     /// One of them.
     pub(super) view: &'c GpuView,
-    /// The number of the restrictions that allow them ([`ClusterView::with_parts`]).
-    pub(super) part_number: u32,
     /// How many may take jobs.
     pub(super) count: u32,
     /// Multiprocessors.
@@ -92,7 +90,7 @@ pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
     let GpuKinds { first, kind_of } = cluster.gpu_kinds();
     let of = |at: usize| {
         let view = &cluster.gpus[at];
-        GpuKind { view, part_number: cluster.part_of(at), count: 0, sms: sms(view) }
+        GpuKind { view, count: 0, sms: sms(view) }
     };
     let mut kinds: Vec<GpuKind<'_>> = first.into_iter().map(of).collect();
     for (view, kind) in cluster.gpus.iter().zip(&kind_of) {
@@ -101,8 +99,8 @@ pub(super) fn kinds(cluster: &ClusterView) -> (Vec<GpuKind<'_>>, Vec<usize>) {
     // Ordered by their properties: the order in which the cluster lists its GPUs must not matter.
     let mut order: Vec<usize> = (0..kinds.len()).collect();
     order.sort_by_key(|kind| {
-        let GpuKind { view, part_number, .. } = &kinds[*kind];
-        (&view.model, view.memory, *part_number)
+        let view = kinds[*kind].view;
+        (&view.model, view.memory, view.part)
     });
     let number = |kind: usize| order.iter().position(|own| *own == kind).unwrap_or(kind);
     let kind_of = kind_of.into_iter().map(number).collect();

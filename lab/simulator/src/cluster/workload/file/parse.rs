@@ -1,9 +1,11 @@
 //! From a row of a file to a job: every error states what would be right.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tessera_model::mig::catalog;
 use tessera_model::number::clamped;
+use tessera_model::place::PlaceFilter;
 use tessera_model::{Bytes, GangShape};
 use tessera_placement::Demand;
 
@@ -66,6 +68,10 @@ fn parse(row: &WorkloadRow) -> Result<SimulatedJob, RowProblem> {
         priority,
         deadline_ms: row.deadline_s.map(ms),
         limit_ms: row.time_limit_s.map(|limit| ms(limit).max(1)),
+        place: row
+            .only_model
+            .clone()
+            .map(|model| Arc::new(PlaceFilter { model: Some(model), ..PlaceFilter::default() })),
         times,
         requested: Bytes::from_mib(requested),
         memory_at_start: Bytes::from_mib(start),
