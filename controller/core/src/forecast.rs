@@ -88,6 +88,12 @@ impl JobTable for ClusterForecast<'_> {
         (!place.is_open()).then(|| Arc::new(place.clone()))
     }
 
+    fn restricted(&self) -> Vec<JobId> {
+        let is_restricted =
+            |live: &&LiveAttempt| live.facts.movable && !live.facts.rules.place.is_open();
+        self.cluster.attempts.live.values().filter(is_restricted).map(|live| live.job).collect()
+    }
+
     fn unlisted(&self) -> usize {
         self.unlisted
     }

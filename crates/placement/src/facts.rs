@@ -127,9 +127,14 @@ pub trait JobTable {
     }
 
     /// Returns the only nodes and models of GPUs on which a job may run, if its user restricted it. Of waiting jobs the
-    /// queue has the same. It is read for all running jobs.
+    /// queue has the same.
     fn place(&self, _job: JobId) -> Option<Arc<PlaceFilter>> {
         None
+    }
+
+    /// Returns the running jobs that have such a restriction and could be moved, now or later.
+    fn restricted(&self) -> Vec<JobId> {
+        Vec::new()
     }
 
     /// Returns how many more jobs wait than the round lists. Each equals a listed one ahead of it, and could not start
@@ -182,6 +187,10 @@ impl JobTable for KnownJobs {
 
     fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
         self.places.get(&job).cloned()
+    }
+
+    fn restricted(&self) -> Vec<JobId> {
+        self.places.keys().copied().collect()
     }
 
     fn may_preempt(&self, _: JobId) -> bool {

@@ -5,7 +5,7 @@
 //! divide the round. They divide the GPUs into more kinds ([`ClusterView::with_parts`]), and a job has no run time on
 //! those that its user excluded ([`PlacePredictor`]). A running job is moved to an allowed GPU only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tessera_model::mig::Profile;
@@ -41,21 +41,25 @@ impl Places {
             job.place.as_ref().map(|place| (job.id, Arc::clone(place)))
         });
         let mut of: BTreeMap<_, _> = waiting.collect();
-        if policy.moves() {
-            let alone = cluster.gpus.iter().flat_map(|gpu| {
-                let jobs = gpu.instances.iter().filter_map(|instance| match instance.state {
-                    InstanceState::Taken { job } => Some(job),
-                    _ => None,
-                });
-                jobs.map(move |job| (gpu, job))
-            });
-            // A job that runs elsewhere than its user lets it is not moved for that reason.
-            let restricted = alone.filter_map(|(gpu, job)| {
-                let place = jobs.place(job)?;
-                place.allows(&gpu.node, &gpu.model).then_some((job, place))
-            });
-            of.extend(restricted);
+        let running: BTreeSet<JobId> = match policy.moves() {
+            true => jobs.restricted().into_iter().collect(),
+            false => BTreeSet::new(),
+        };
+        if running.is_empty() {
+            return Self { of };
         }
+        let alone = cluster.gpus.iter().flat_map(|gpu| {
+            let jobs = gpu.instances.iter().filter_map(|instance| match instance.state {
+                InstanceState::Taken { job } => Some(job),
+                _ => None,
+            });
+            jobs.filter(|job| running.contains(job)).map(move |job| (gpu, job))
+        });
+        // A job that runs elsewhere than its user lets it is not moved for that reason.
+        of.extend(alone.filter_map(|(gpu, job)| {
+            let place = jobs.place(job)?;
+            place.allows(&gpu.node, &gpu.model).then_some((job, place))
+        }));
         Self { of }
     }
 
@@ -154,6 +158,10 @@ impl JobTable for UnmovedJobs<'_> {
 
     fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
         self.jobs.place(job)
+    }
+
+    fn restricted(&self) -> Vec<JobId> {
+        self.jobs.restricted()
     }
 
     fn unlisted(&self) -> usize {

@@ -330,6 +330,7 @@ fn a_policy_knows_where_a_running_job_may_run_from_the_specification_that_it_was
     assert!(!place.allows(&"n2".parse().unwrap(), "a100-40gb"), "{place:?}");
     assert!(place.allows(&"n1".parse().unwrap(), "a100-40gb"), "{place:?}");
     assert_eq!(forecast.place(job(2)), None);
+    assert_eq!(forecast.restricted(), [job(1)]);
     assert_eq!(forecast.place(job(3)), None, "it does not exist");
 }
 

@@ -71,6 +71,14 @@ impl JobTable for AnswerRecorder<'_> {
         Some(place)
     }
 
+    fn restricted(&self) -> Vec<JobId> {
+        let restricted = self.knowledge.jobs.restricted();
+        for job in &restricted {
+            self.place(*job);
+        }
+        restricted
+    }
+
     fn unlisted(&self) -> usize {
         let unlisted = self.knowledge.jobs.unlisted();
         self.answers.borrow_mut().unlisted = unlisted;

@@ -37,6 +37,10 @@ impl JobTable for RecordedAnswers<'_> {
         self.answers.places.get(&job).cloned()?
     }
 
+    fn restricted(&self) -> Vec<JobId> {
+        self.answers.places.keys().copied().collect()
+    }
+
     fn unlisted(&self) -> usize {
         self.answers.unlisted
     }

@@ -56,6 +56,10 @@ impl JobTable for Known {
         self.places.get(&job).cloned()
     }
 
+    fn restricted(&self) -> Vec<JobId> {
+        self.places.keys().copied().collect()
+    }
+
     fn account(&self, _: JobId) -> Option<Account> {
         let quota = Some(self.quota?);
         Some(Account { name: "ada".into(), shares: 1, used: Millis::ZERO, quota, member: None })

@@ -526,6 +526,10 @@ impl JobTable for Known<'_> {
         self.knowledge.jobs.place(job)
     }
 
+    fn restricted(&self) -> Vec<JobId> {
+        self.knowledge.jobs.restricted()
+    }
+
     fn unlisted(&self) -> usize {
         self.knowledge.jobs.unlisted()
     }

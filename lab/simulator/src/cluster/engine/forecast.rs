@@ -14,7 +14,7 @@ use tessera_placement::{
     Prediction, Predictor, RunTime, SharedPart, SliceKind, SpeedBasis, SpeedRange,
 };
 
-use super::{SimulationRun, TaskPhase, index, speed};
+use super::{SimulationRun, TaskPhase, id, index, speed};
 use crate::cluster::job::{JobClass, WHOLE};
 use crate::cluster::overheads::{ContentionTruth, RunTimeKnowledge, SimulatedSharing};
 use crate::cluster::sharing::{SharedInstance, SharingJob};
@@ -202,6 +202,12 @@ impl JobTable for RunPredictions<'_, '_> {
 
     fn place(&self, job: JobId) -> Option<Arc<PlaceFilter>> {
         self.run.setup.jobs.get(index(job))?.place.clone()
+    }
+
+    fn restricted(&self) -> Vec<JobId> {
+        let jobs = self.run.setup.jobs.iter().zip(&self.run.tasks).enumerate();
+        let running = jobs.filter(|(_, (job, task))| job.place.is_some() && task.spot.is_some());
+        running.map(|(at, _)| id(at)).collect()
     }
 
     /// A user whose jobs name no account counts as one; its shares are those of its jobs.
