@@ -79,6 +79,7 @@ fn cells_to_row(cells: &BTreeMap<&str, &str>) -> Result<WorkloadRow, RowProblem>
         priority,
         deadline_s: number("deadline_s")?,
         time_limit_s: number("time_limit_s")?,
+        only_model: text("only_model"),
         times_s: if times.is_empty() { BTreeMap::new() } else { [(model, times)].into() },
         duration_s: number("duration_s")?,
         gpu_fraction: number("gpu_fraction")?,
