@@ -179,6 +179,7 @@ pub(crate) fn cluster_view(
                     views
                 },
                 operator,
+                part: 0,
             })
         })
         .collect();

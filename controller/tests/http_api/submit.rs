@@ -225,6 +225,7 @@ fn a100() -> ClusterShape {
         changing: false,
         instances: Vec::new(),
         operator: tessera_placement::AdminOverride::default(),
+        part: 0,
     };
     let view = ClusterView::from(vec![gpu]);
     let largest = tessera_placement::largest_possible(&view);

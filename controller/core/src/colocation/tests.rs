@@ -130,6 +130,7 @@ fn whole_gpu(model: &str) -> GpuView {
         changing: false,
         instances: Vec::new(),
         operator: AdminOverride::default(),
+        part: 0,
     }
 }
 
