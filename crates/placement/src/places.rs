@@ -130,8 +130,8 @@ impl Predictor for PlacePredictor<'_> {
     }
 }
 
-/// Facts for a round that decides each kind of restriction separately: restricted jobs that run are not moved, since
-/// the round of another kind does not know where they may run.
+/// Facts for a round that decides each kind of restriction separately. Restricted jobs that run are not moved: the
+/// decisions of another kind would not consider where they may run.
 #[derive(Clone, Copy)]
 pub(crate) struct UnmovedJobs<'k> {
     pub(crate) jobs: &'k dyn JobTable,

@@ -320,7 +320,7 @@ fn filter() -> impl Strategy<Value = Option<Arc<PlaceFilter>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever is known, and whoever can be moved.
+    /// Whatever is known of the jobs, and whichever can be moved.
     #[test]
     fn no_decision_places_a_job_where_its_user_does_not_let_it_run(
         (gpus, requests) in (arbitrary::cluster(), arbitrary::queue()),

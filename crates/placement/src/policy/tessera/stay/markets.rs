@@ -179,7 +179,7 @@ impl<'c> StayRound<'c> {
                 continue;
             }
             let offer = match self.reservations.iter().any(|kept| kept.gpu == gpu) {
-                true => self.offer_beside_reservations(gpu, job, size),
+                true => self.offer_outside_reservations(gpu, job, size),
                 false => sharing::best_offer(&mut self.rule, now, size),
             };
             if let Some(offer) = offer {
@@ -191,7 +191,7 @@ impl<'c> StayRound<'c> {
     }
 
     /// Finds a place for a job that may share a slice on a GPU with reservations.
-    fn offer_beside_reservations(
+    fn offer_outside_reservations(
         &self,
         gpu: usize,
         job: &QueuedJob,
