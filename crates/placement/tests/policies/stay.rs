@@ -951,25 +951,3 @@ fn a_job_that_may_share_and_has_waited_too_long_gets_a_reservation_like_any_othe
     let summary = &why(&decided[0]).summary;
     assert!(summary.contains("is reserved for it"), "{summary}");
 }
-
-#[test]
-fn a_short_job_fills_a_reserved_slot_although_a_long_one_with_the_same_request_waits() {
-    let view = cluster((0..8).map(|gpu| a100(&[("4g.20gb", 0, taken(100 + gpu))])));
-    let mut jobs = queue((0..8).map(|_| GpuRequest::Whole).chain([gib(4), gib(4)]));
-    just_now(&mut jobs);
-    let ranks = [0; 8].into_iter().chain([5, 6]);
-    for (job, rank) in jobs.iter_mut().zip(ranks) {
-        job.queue_rank = Priority::try_from(rank).unwrap().into();
-    }
-    // All GPUs are reserved from when their jobs end, in 50 minutes.
-    let known = KnownFacts {
-        times: (1..=8).map(|job| (job, 600)).chain([(9, 14_400), (10, 60)]).collect(),
-        limits: (100..108).map(|job| (job, 3_600)).collect(),
-        ran: (100..108).map(|job| (job, 600)).collect(),
-        ..KnownFacts::default()
-    };
-
-    let decided = decide(&known, &view, &jobs);
-
-    assert_eq!(started(&decided), [10].into(), "{:?}", short(&view, &decided));
-}

@@ -74,10 +74,6 @@ const DEPTH: usize = 8;
 /// last placement that is in time. Chosen to limit the duration of a round.
 const DEADLINE_DEPTH: usize = 64;
 
-/// The most jobs of which equal requests wait, and which a round tries on reserved slots because of their expected times.
-/// Chosen to limit the duration of a round.
-const FILLERS_MAX: usize = 32;
-
 /// How much cheaper a later place must be for a job to leave a free one to others. Chosen: predictions are off
 /// by more than a few percent.
 const WAIT_GAIN: f64 = 0.9;
@@ -246,10 +242,6 @@ struct StayRound<'c> {
     first_waiting: Option<JobId>,
     /// The waiting jobs that need most of a GPU.
     wide: BTreeSet<JobId>,
-    /// The least times of waiting jobs whose times are known, in milliseconds.
-    known_ms: BTreeMap<JobId, f64>,
-    /// How many jobs were tried on reserved slots because of their expected times.
-    fillers: usize,
     /// The overdue jobs that are served before those of a better priority.
     out_of_turn: BTreeSet<JobId>,
     missed: Vec<MissedSizes>,
@@ -341,8 +333,6 @@ impl<'c> StayRound<'c> {
             started: 0,
             first_waiting: None,
             wide: BTreeSet::new(),
-            known_ms: BTreeMap::new(),
-            fillers: 0,
             out_of_turn: BTreeSet::new(),
             missed: Vec::new(),
             decisions: Vec::new(),
@@ -359,8 +349,6 @@ impl<'c> StayRound<'c> {
         self.horizon = self.look_ahead(&timed, rest.len() + unlisted);
         self.wide =
             timed.iter().filter(|timed| timed.is_wide()).map(|timed| timed.job.id).collect();
-        let known = timed.iter().filter(|timed| timed.known);
-        self.known_ms = known.map(|timed| (timed.job.id, timed.least_ms)).collect();
         self.out_of_turn = self.find_out_of_turn(&timed);
         // Jobs that the round does not list can't be planned.
         if rest.is_empty() && unlisted == 0 && self.run_planned(&timed, starts_max) {
@@ -743,20 +731,10 @@ impl<'c> StayRound<'c> {
         is_wide(job.id) && !self.reservations.iter().any(|kept| is_wide(kept.job))
     }
 
-    /// Returns whether a job may end before a job that a slot is reserved for needs it: by its limit, or by its expected
-    /// time. The latter are limited in number.
-    fn fills(&mut self, job: &QueuedJob) -> bool {
-        if self.reservations.is_empty() {
-            return false;
-        }
-        if self.knowledge.jobs.facts(job.id).limit.is_some() {
-            return true;
-        }
-        let Some(least_ms) = self.known_ms.get(&job.id) else { return false };
-        let open = self.reservations.iter().map(|kept| kept.open_until).fold(0.0, f64::max);
-        let may_fill = float(self.now) + least_ms <= open && self.fillers < FILLERS_MAX;
-        self.fillers += usize::from(may_fill);
-        may_fill
+    /// Returns whether a job is known to end, so that it may use a slot before the job that it is
+    /// reserved for.
+    fn fills(&self, job: &QueuedJob) -> bool {
+        !self.reservations.is_empty() && self.knowledge.jobs.facts(job.id).limit.is_some()
     }
 
     fn start(&mut self, job: &QueuedJob, sized: &SizedJob<'c>, place: PlaceNow<'c>, others: usize) {
