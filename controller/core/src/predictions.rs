@@ -147,9 +147,7 @@ impl TaskFacts {
             limit: spec.run.time_limit,
             movable: spec.run.checkpoint_signal.is_some()
                 && spec.share.part().is_none()
-                && spec.gang.is_none()
-                // For a migration, the restrictions on where the job may run are not needed.
-                && spec.place.is_open(),
+                && spec.gang.is_none(),
             online: spec.class == Class::Online,
             auto: spec.share == SharingMode::Auto,
             kernel_exclusive: spec.share.kernel().is_some_and(|terms| terms.exclusive),
